@@ -1,0 +1,167 @@
+"""Every name that leaves the process: spans, attributes, activities, metrics. Imports nothing."""
+
+SCHEMA_URL = "https://opentelemetry.io/schemas/1.30.0"
+SCOPE = "otel_worker"
+
+# --- spans ---------------------------------------------------------------------------------------------------------
+# A name is an operation, for four of them followed by a task prefix; never by a key.
+
+COMPUTE = "compute"  # + prefix of the wanted keys
+SUBMIT = "submit"
+TASK = "task"  # + prefix
+WAITING = "waiting"
+READY = "ready"
+EXECUTE = "execute"
+RUN = "run"
+FETCH = "fetch"  # + prefix of the dependent
+FETCH_QUEUED = "fetch.queued"
+CONNECT = "connect"
+CONNECT_POOL = "connect.pool"
+CONNECT_DIAL = "connect.dial"
+CONNECT_HANDSHAKE = "connect.handshake"
+REQUEST = "request"
+FETCH_DESERIALIZE = "fetch.deserialize"
+GET_DATA = "get_data"
+GET_DATA_SERIALIZE = "get_data.serialize"
+GET_DATA_SEND = "get_data.send"
+SPILL = "spill"
+SPILL_SERIALIZE = "spill.serialize"
+SPILL_WRITE = "spill.write"
+UNSPILL = "unspill"
+UNSPILL_READ = "unspill.read"
+UNSPILL_DESERIALIZE = "unspill.deserialize"
+TASKS = "tasks"  # + prefix; one span that stands for many tasks
+
+# --- attributes ----------------------------------------------------------------------------------------------------
+
+TASK_KEY = "dask.task.key"
+TASK_KEYS = "dask.task.keys"
+TASK_COUNT = "dask.task.count"
+TASK_PREFIX = "dask.task.prefix"
+TASK_GROUP = "dask.task.group"
+TASK_RUN_ID = "dask.task.run_id"
+TASK_NBYTES = "dask.task.nbytes"
+TASK_DEPENDENCIES = "dask.task.dependencies"
+WORKER_ADDRESS = "dask.worker.address"
+WORKER_NAME = "dask.worker.name"
+PEER_ADDRESS = "dask.peer.address"
+PEER_KIND = "dask.peer.kind"  # worker | client | scheduler
+PEER_INSTRUMENTED = "dask.peer.instrumented"
+OUTCOME = "dask.outcome"
+COMPUTATION = "dask.computation"  # span id of the `compute` span, 16 hex digits
+
+COMPUTE_KEYS = "dask.compute.keys"
+
+FETCH_KEYS = "dask.fetch.keys"
+FETCH_KEY_COUNT = "dask.fetch.key_count"
+FETCH_NBYTES = "dask.fetch.nbytes"
+FETCH_REASON = "dask.fetch.reason"  # dependency | replica
+FETCH_DEPENDENTS = "dask.fetch.dependents"  # keys, capped
+FETCH_DEPENDENT_COUNT = "dask.fetch.dependent_count"
+FETCH_QUEUED_MIN = "dask.fetch.queued.min"  # seconds, over the keys of the request
+FETCH_QUEUED_MEAN = "dask.fetch.queued.mean"
+FETCH_QUEUED_MAX = "dask.fetch.queued.max"
+FETCH_MISSING_KEYS = "dask.fetch.missing_keys"
+CONNECT_REUSED = "dask.connect.reused"
+CONNECT_ATTEMPTS = "dask.connect.attempts"
+
+# The split of a request, seconds.
+REQUEST_FIRST_BYTE = "dask.request.first_byte"  # sent -> first byte of the reply, local clock
+REQUEST_BODY = "dask.request.body"  # first byte -> last byte, local clock
+REQUEST_LOCAL_LOOP = "dask.request.local_loop"
+REQUEST_PEER_LOOP = "dask.request.peer_loop"
+REQUEST_PEER_UNSPILL = "dask.request.peer_unspill"
+REQUEST_PEER_SPILL = "dask.request.peer_spill"
+REQUEST_PEER_SERIALIZE = "dask.request.peer_serialize"
+REQUEST_NETWORK = "dask.request.network"  # what nothing else explains
+
+GET_DATA_ACK = "dask.get_data.ack_wait"  # seconds from the reply to the requester's OK
+GET_DATA_KERNEL = "dask.get_data.write_buffer"  # seconds until the kernel had taken the reply
+OFFLOAD_QUEUE = "dask.offload.queue"  # seconds in the queue of the one offload thread
+LOOP_DELAY = "dask.event_loop.delay"  # seconds
+
+READY_PREFIX = "dask.ready."  # + thread_slot | paused | resources, seconds
+WAIT_PREFIX = "dask.wait."  # + activity, seconds
+EXECUTE_PREFIX = "dask.execute."  # + activity, seconds
+ARRIVAL = "dask.task.arrival"  # seconds, this task's share of decoding the batch that it came in
+
+RUN_THREAD_CPU = "dask.run.thread_cpu"  # seconds
+RUN_THREAD_NONCPU = "dask.run.thread_noncpu"  # seconds, wall minus CPU
+RUN_SECEDED = "dask.run.seceded"  # seconds since secede()
+EXECUTOR = "dask.executor"
+EXECUTOR_QUEUE = "dask.executor.queue"  # seconds
+
+SPILL_KEY = "dask.spill.key"  # evicted or read back
+SPILL_TRIGGER_KEY = "dask.spill.trigger_key"
+SPILL_CAUSE = "dask.spill.cause"  # store | load | get_data | monitor
+SPILL_NBYTES = "dask.spill.nbytes"  # on disk
+
+TASKS_COUNT = "dask.tasks.count"
+
+# OpenTelemetry's semantic conventions.
+ERROR_TYPE = "error.type"
+EXCEPTION_MESSAGE = "exception.message"
+EXCEPTION_TYPE = "exception.type"
+EXCEPTION_STACKTRACE = "exception.stacktrace"
+CODE_FUNCTION = "code.function.name"
+CODE_FILE = "code.file.path"
+CODE_LINE = "code.line.number"
+NETWORK_PEER_ADDRESS = "network.peer.address"
+NETWORK_PEER_PORT = "network.peer.port"
+SERVER_ADDRESS = "server.address"
+SERVER_PORT = "server.port"
+THREAD_ID = "thread.id"
+THREAD_NAME = "thread.name"
+
+# --- activities: what a task's time is split into ----------------------------------------------------------------------
+
+# while a key is not yet requested
+MISSING = "missing"
+QUEUED_COUNT = "queued.count"
+QUEUED_BYTES = "queued.bytes"
+QUEUED_HEAD_OF_LINE = "queued.head_of_line"
+QUEUED_LIMIT = "queued.limit"
+QUEUED_BUSY = "queued.busy"
+QUEUED_IN_FLIGHT = "queued.in_flight"
+QUEUED_PAUSED = "queued.paused"
+# in a fetch
+FETCH_CONNECT_POOL = "connect.pool"
+FETCH_CONNECT_DIAL = "connect.dial"
+FETCH_CONNECT_HANDSHAKE = "connect.handshake"
+PEER_LOOP = "peer.loop"
+PEER_UNSPILL = "peer.unspill"
+PEER_SPILL = "peer.spill"
+PEER_SERIALIZE = "peer.serialize"
+NETWORK = "network"
+LOOP = "loop"
+DESERIALIZE_QUEUE = "deserialize.queue"
+DESERIALIZE = "deserialize"
+STORE_SPILL = "store.spill"
+OTHER = "other"
+
+# --- outcomes ------------------------------------------------------------------------------------------------------
+
+OUTCOMES_TASK = ("memory", "error", "cancelled", "released", "rescheduled", "closed")
+OUTCOMES_FETCH = ("success", "busy", "missing", "network_failure", "failure", "cancelled", "closed")
+
+# --- service names -------------------------------------------------------------------------------------------------
+
+SERVICE_WORKER = "dask-worker"
+SERVICE_CLIENT = "dask-client"
+SERVICE_SCHEDULER = "dask-scheduler"
+
+# --- metrics -------------------------------------------------------------------------------------------------------
+
+METRIC_STATE_TIME = "dask.task.state.time"
+METRIC_STATE_ENTERED = "dask.task.state.entered"
+METRIC_WAIT_TIME = "dask.task.wait.time"
+METRIC_EXECUTE_TIME = "dask.task.execute.time"
+METRIC_FETCH_TIME = "dask.fetch.time"
+METRIC_FETCH_DURATION = "dask.fetch.duration"
+METRIC_FETCH_IO = "dask.fetch.io"
+METRIC_GET_DATA_TIME = "dask.get_data.time"
+METRIC_SPILL_TIME = "dask.spill.time"
+METRIC_SPILL_IO = "dask.spill.io"
+METRIC_LOOP_LAG = "dask.event_loop.lag"
+METRIC_TASK_OLDEST = "dask.task.oldest"
+METRIC_SPANS = "otel_worker.spans"
