@@ -18,7 +18,7 @@ _CAMEL = {"string_value": "stringValue", "bool_value": "boolValue", "double_valu
 
 
 def generic_to_json(message: Message) -> Json:
-    """Any OTLP message; 110 us a span, so traces go through `traces_to_json` (6 times faster)."""
+    """Any OTLP message; but spans go through `traces_to_json`, in half the time."""
     found: Json = MessageToDict(message, use_integers_for_enums=True)
     _ids_to_hex(found)
     return found

@@ -1,0 +1,70 @@
+"""Where the readers put what they find: spans without duplicates, bounded in number, equal strings kept once."""
+
+from dataclasses import dataclass
+
+from otel_worker.traces.data import Resource, Span, Traces
+from otel_worker.traces.problems import Problems
+
+_MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a source may make us hold; past a limit reading stops, and says so."""
+
+    max_spans: int = 3_000_000
+    max_line_bytes: int = 32 * _MIB  # a Collector's batch of 8,192 spans has about 8 MiB
+    max_document_bytes: int = 256 * _MIB  # one JSON document: what a Jaeger answers
+    max_ratio: int = 200  # plain to compressed bytes, where more than `ratio_free_bytes`; spans reach about 40
+    ratio_free_bytes: int = 64 * _MIB
+
+
+class Full(Exception):  # noqa: N818  it is no error of ours
+    """The limit on spans is reached."""
+
+
+class Collected:
+    """The spans of one source while it is being read."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.problems = Problems()
+        strings: dict[str, str] = {}
+        self.share = strings.setdefault  # share(text, text) is the first of equal texts
+        self._spans: dict[tuple[str, str], Span] = {}
+        self._resources: dict[str, Resource] = {}
+        self._duplicates = 0
+
+    def __len__(self) -> int:
+        return len(self._spans)
+
+    def add(self, span: Span) -> None:
+        """A span that came before is counted and left out; raise Full past the limit."""
+        ref = (span.trace_id, span.span_id)
+        if self._spans.setdefault(ref, span) is not span:
+            self._duplicates += 1
+        elif len(self._spans) > self.limits.max_spans:
+            del self._spans[ref]
+            self.problems.add(f"Only the first {self.limits.max_spans:,} spans were read")
+            raise Full
+
+    def resource(self, attributes: dict[str, object]) -> Resource:
+        return self._resources.setdefault(repr(attributes), Resource(attributes))
+
+    def traces(self) -> Traces:
+        if self._duplicates:
+            self.problems.add(f"{_spans(self._duplicates)} came more than once and count once")
+        self._note_orphans()
+        return Traces(tuple(self._spans.values()), self.problems.sentences())
+
+    def _note_orphans(self) -> None:
+        held = self._spans
+        orphans = [s for s in held.values() if s.parent_id and (s.trace_id, s.parent_id) not in held]
+        if orphans:
+            first = orphans[0]
+            example = f"{first.name} of {first.service}, parent {first.parent_id}"
+            self.problems.add(f"{_spans(len(orphans))} with a parent that is not in the data", f"for example {example}")
+
+
+def _spans(count: int) -> str:
+    return "1 span" if count == 1 else f"{count:,} spans"
