@@ -42,6 +42,7 @@ TASK_GROUP = "dask.task.group"
 TASK_RUN_ID = "dask.task.run_id"
 TASK_NBYTES = "dask.task.nbytes"
 TASK_DEPENDENCIES = "dask.task.dependencies"
+TASK_WAITED = "dask.task.waited"  # False: all its data was here when it arrived
 WORKER_ADDRESS = "dask.worker.address"
 WORKER_NAME = "dask.worker.name"
 PEER_ADDRESS = "dask.peer.address"
@@ -56,11 +57,13 @@ FETCH_KEYS = "dask.fetch.keys"
 FETCH_KEY_COUNT = "dask.fetch.key_count"
 FETCH_NBYTES = "dask.fetch.nbytes"
 FETCH_REASON = "dask.fetch.reason"  # dependency | replica
+REPLICA = "replica"  # stands for the prefix where no task waits
 FETCH_DEPENDENTS = "dask.fetch.dependents"  # keys, capped
 FETCH_DEPENDENT_COUNT = "dask.fetch.dependent_count"
 FETCH_QUEUED_MIN = "dask.fetch.queued.min"  # seconds, over the keys of the request
 FETCH_QUEUED_MEAN = "dask.fetch.queued.mean"
 FETCH_QUEUED_MAX = "dask.fetch.queued.max"
+FETCH_TIME_PREFIX = "dask.fetch.time."  # + activity, seconds
 FETCH_MISSING_KEYS = "dask.fetch.missing_keys"
 CONNECT_REUSED = "dask.connect.reused"
 CONNECT_ATTEMPTS = "dask.connect.attempts"
@@ -120,10 +123,13 @@ MISSING = "missing"
 QUEUED_COUNT = "queued.count"
 QUEUED_BYTES = "queued.bytes"
 QUEUED_HEAD_OF_LINE = "queued.head_of_line"
-QUEUED_LIMIT = "queued.limit"
 QUEUED_BUSY = "queued.busy"
 QUEUED_IN_FLIGHT = "queued.in_flight"
 QUEUED_PAUSED = "queued.paused"
+# while a task could start
+READY_THREAD_SLOT = "thread_slot"
+READY_PAUSED = "paused"
+READY_RESOURCES = "resources"
 # in a fetch
 FETCH_CONNECT_POOL = "connect.pool"
 FETCH_CONNECT_DIAL = "connect.dial"
@@ -136,7 +142,19 @@ NETWORK = "network"
 LOOP = "loop"
 DESERIALIZE_QUEUE = "deserialize.queue"
 DESERIALIZE = "deserialize"
+STORE = "store"
 STORE_SPILL = "store.spill"
+# in an execution, besides LOOP and STORE_SPILL
+LOAD = "load"
+LOAD_UNSPILL = "load.unspill"
+LOAD_SPILL = "load.spill"
+RUN_QUEUE = "executor_queue"
+RUN_CPU = "run.cpu"
+RUN_NONCPU = "run.noncpu"
+# in a served request, besides UNSPILL and SPILL
+SERIALIZE_QUEUE = "serialize.queue"
+SERIALIZE = "serialize"
+SEND = "send"
 OTHER = "other"
 
 # --- outcomes ------------------------------------------------------------------------------------------------------

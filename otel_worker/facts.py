@@ -1,0 +1,343 @@
+"""What can happen on a worker, as typed records of times that were handed in.
+
+All times are integer nanoseconds of one monotonic clock per process; 0 means "did not happen". Nothing here knows Dask
+or OpenTelemetry: `recorder.py` fills these records, `waits.py` explains them, `spans.py` and `metrics.py` show them.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Hashable, Iterable, Mapping, Set as AbstractSet
+
+    from otel_worker.recorder import Recorder
+
+Key = str | int | float | tuple["Key", ...]
+
+DRIFT = 50_000_000  # ns between wall and monotonic clock beyond which the anchor is set anew
+
+
+class Clock:
+    """One monotonic clock for durations, anchored to the wall clock for display.
+
+    Source: `time.perf_counter_ns` and `time.time_ns`.
+    """
+
+    __slots__ = ("_monotonic", "_wall", "offset", "reanchored")
+
+    def __init__(self) -> None:
+        self._monotonic = time.perf_counter_ns
+        self._wall = time.time_ns
+        self.offset = self._measure()
+        self.reanchored = 0
+
+    def _measure(self) -> int:
+        before = self._monotonic()
+        wall = self._wall()
+        return wall - (before + self._monotonic()) // 2
+
+    def check(self) -> None:
+        """Set the anchor anew if wall and monotonic clock drifted apart; open records keep the offset they began with."""
+        offset = self._measure()
+        if abs(offset - self.offset) > DRIFT:
+            self.offset = offset
+            self.reanchored += 1
+
+
+class TaskView(Protocol):
+    """What the recorder reads of Dask's `TaskState`, live."""
+
+    key: Any
+    prefix: str
+    state: str
+    run_id: int
+    priority: tuple[int, ...] | None
+    annotations: dict[str, Any] | None
+    who_has: AbstractSet[str]
+    coming_from: str | None
+    nbytes: int | None
+    exception_text: str
+
+    @property
+    def waiting_for_data(self) -> Collection[TaskView]: ...
+    @property
+    def waiters(self) -> Iterable[TaskView]: ...
+    @property
+    def dependencies(self) -> Collection[TaskView]: ...
+
+
+class StateView(Protocol):
+    """What the recorder reads of Dask's `WorkerState`, live."""
+
+    running: bool
+    nthreads: int
+    busy_workers: AbstractSet[str]
+    in_flight_workers: Mapping[str, Any]
+    executing: Collection[Any]
+    transfer_incoming_bytes: int
+    transfer_incoming_bytes_limit: float
+    data_needed: Mapping[str, Any]
+
+    def _should_throttle_incoming_transfers(self) -> bool: ...
+
+
+class Failure(NamedTuple):
+    """How something failed: never more than the setting `capture_exceptions` lets out."""
+
+    type: str
+    message: str = ""
+    stacktrace: str = ""
+
+
+class Part(NamedTuple):
+    """A stretch of a key's way to this worker. `shares` splits it among activities: ns by activity, the sum is its length."""
+
+    start: int
+    end: int
+    rank: int
+    shares: Mapping[str, int]
+
+
+class SpillOp:
+    """One value written to disk or read back, with what caused it."""
+
+    __slots__ = ("begun", "cause", "ended", "failure", "io_begun", "io_ended", "key", "nbytes", "offset", "reading")
+
+    def __init__(self, key: Key, cause: Cause | None, now: int, offset: int, *, reading: bool) -> None:
+        self.key = key
+        self.cause = cause
+        self.reading = reading
+        self.begun = now
+        self.io_begun = self.io_ended = self.ended = 0
+        self.nbytes = 0
+        self.offset = offset
+        self.failure: Failure | None = None
+
+    @property
+    def io(self) -> int:
+        """Nanoseconds of disk access."""
+        return max(0, self.io_ended - self.io_begun)
+
+    @property
+    def total(self) -> int:
+        return self.ended - self.begun
+
+
+class Task:
+    """A task to be computed on this worker, from its arrival until it leaves."""
+
+    __slots__ = (
+        "annotations",
+        "arrived",
+        "cancelled",
+        "dependencies",
+        "ended",
+        "executing",
+        "executor",
+        "failure",
+        "fetches",
+        "key",
+        "loaded",
+        "loading",
+        "nbytes",
+        "offset",
+        "outcome",
+        "prefix",
+        "priority",
+        "ready",
+        "ready_marks",
+        "ready_parts",
+        "recorder",
+        "rescheduled",
+        "resources",
+        "run_begun",
+        "run_cpu",
+        "run_ended",
+        "run_id",
+        "seceded",
+        "span",
+        "spills",
+        "submitted",
+        "taken",
+        "thread_id",
+        "thread_name",
+        "wait_ended",
+        "wait_parts",
+        "waiting",
+        "wants",
+    )
+
+    def __init__(self, view: TaskView, recorder: Recorder, now: int) -> None:
+        self.recorder = recorder
+        self.key: Key = view.key
+        self.prefix = view.prefix
+        self.priority = view.priority
+        self.run_id = view.run_id
+        self.annotations = view.annotations
+        self.offset = recorder.clock.offset
+        self.arrived = now
+        self.waiting = self.wait_ended = self.ready = self.executing = 0
+        self.loading = self.loaded = self.submitted = self.run_begun = self.run_ended = self.run_cpu = 0
+        self.seceded = self.taken = self.ended = 0
+        self.thread_id = 0
+        self.thread_name = ""
+        self.executor = ""
+        self.resources = self.cancelled = self.rescheduled = False
+        self.outcome = ""
+        self.failure: Failure | None = None
+        self.dependencies = self.nbytes = 0
+        self.wants: list[Want] | None = None
+        self.fetches: list[Fetch] | None = None
+        self.spills: list[SpillOp] | None = None
+        self.wait_parts: dict[str, int] | None = None
+        self.ready_marks: tuple[int, int, int] | None = None
+        self.ready_parts: dict[str, int] | None = None
+        self.span: Any = None  # an observer's own
+
+
+class Want:
+    """A key that this worker wants from a peer: every stretch of its way, and the tasks that wait for it."""
+
+    __slots__ = ("began", "ended", "fetches", "flight", "holders", "key", "marks", "parts", "queued", "state", "waiters", "wished")
+
+    def __init__(self, key: Key, now: int) -> None:
+        self.key = key
+        self.began = now
+        self.ended = 0
+        self.state = ""
+        self.wished = now  # since when it was to be requested, for the attempt that is next or under way
+        self.flight = 0  # when it last went into flight
+        self.queued = 0  # since when in `fetch` or `missing`; 0: in flight
+        self.marks: Any = None  # readings of the clocks at `queued`
+        self.holders: tuple[str, ...] = ()
+        self.parts: list[Part] = []  # queued and missing stretches that are over
+        self.fetches: list[Fetch] = []
+        self.waiters: dict[Task, None] = {}
+
+
+class Fetch:
+    """One `gather_dep` request. Each attempt is a record of its own."""
+
+    __slots__ = (
+        "attempts",
+        "begun",
+        "connecting",
+        "deserialized",
+        "dialling",
+        "failure",
+        "finished",
+        "first_byte",
+        "handshaking",
+        "issued",
+        "keys",
+        "local_loop",
+        "missing_keys",
+        "nbytes",
+        "offloaded",
+        "offset",
+        "outcome",
+        "peer",
+        "peer_known",
+        "peer_loop",
+        "peer_serialize",
+        "peer_spill",
+        "peer_unspill",
+        "received",
+        "recorder",
+        "reused",
+        "sent",
+        "span",
+        "spills",
+        "stored",
+        "wants",
+        "wished",
+    )
+
+    def __init__(
+        self, peer: str, keys: Collection[Key], nbytes: int, recorder: Recorder, issued: int, now: int
+    ) -> None:
+        self.recorder = recorder
+        self.peer = peer
+        self.keys = keys
+        self.nbytes = nbytes
+        self.offset = recorder.clock.offset
+        self.issued = issued  # the transition to flight
+        self.begun = now  # gather_dep runs
+        self.connecting = self.dialling = self.handshaking = 0
+        self.sent = self.first_byte = self.received = self.offloaded = self.deserialized = 0
+        self.finished = self.stored = 0  # result taken, values stored
+        self.attempts = 0
+        self.reused = True
+        self.outcome = ""
+        self.failure: Failure | None = None
+        self.missing_keys = 0
+        self.local_loop = 0
+        self.peer_known = False
+        self.peer_loop = self.peer_unspill = self.peer_spill = self.peer_serialize = 0
+        self.wants: list[Want] = []
+        self.wished: list[int] = []  # since when each wanted key was to be requested
+        self.spills: list[SpillOp] | None = None
+        self.span: Any = None  # an observer's own
+
+
+class Serve:
+    """One `get_data` request that this worker answers."""
+
+    __slots__ = (
+        "acknowledged",
+        "begun",
+        "drained",
+        "ended",
+        "failure",
+        "keys",
+        "loop",
+        "nbytes",
+        "offloaded",
+        "offset",
+        "outcome",
+        "peer",
+        "peer_kind",
+        "recorder",
+        "remote",
+        "serialized",
+        "span",
+        "spills",
+        "writing",
+        "written",
+    )
+
+    def __init__(self, keys: Collection[Key], who: str | None, recorder: Recorder, loop: int, now: int) -> None:
+        self.recorder = recorder
+        self.keys = keys
+        self.peer = who or ""
+        self.peer_kind = "worker" if who else "client"
+        self.offset = recorder.clock.offset
+        self.loop = loop
+        self.begun = now
+        self.writing = self.offloaded = self.serialized = self.written = self.drained = 0
+        self.acknowledged = self.ended = 0
+        self.nbytes = 0
+        self.outcome = ""
+        self.failure: Failure | None = None
+        self.remote: Any = None  # the requester's context, for an observer
+        self.spills: list[SpillOp] | None = None
+        self.span: Any = None
+
+    def spill_time(self, *, reading: bool) -> int:
+        """Nanoseconds that this request spent spilling or unspilling."""
+        return sum(op.total for op in self.spills or () if op.reading is reading)
+
+
+Cause = Task | Fetch | Serve
+
+
+class Observer(Protocol):
+    """Who is told. A record is complete when it is handed over; an observer keeps no reference to it."""
+
+    def task_ended(self, task: Task) -> None: ...
+    def fetch_ended(self, fetch: Fetch) -> None: ...
+    def serve_ended(self, serve: Serve) -> None: ...
+    def spill_ended(self, op: SpillOp) -> None: ...
+    def key_released(self, key: Hashable) -> None: ...

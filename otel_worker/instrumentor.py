@@ -1,0 +1,76 @@
+"""`DaskInstrumentor`: switches us on and off. The only file that reads the environment."""
+
+from __future__ import annotations
+
+import os
+import sys
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Any
+
+from opentelemetry.instrumentation.instrumentor import BaseInstrumentor
+
+from otel_worker.guard import Guard
+from otel_worker.settings import CONFIG_SECTION, Settings
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from otel_worker.patches import Patches
+    from otel_worker.runtime import Runtime
+
+INSTRUMENTS = ("distributed >= 2024.12.0",)
+
+
+class DaskInstrumentor(BaseInstrumentor):
+    """OpenTelemetry instrumentation of dask.distributed: workers, and clients.
+
+    `instrument(tracer_provider=None, meter_provider=None, **settings)` patches Dask where it is imported already and
+    waits where it is not. Providers default to the global ones; the settings are the fields of `Settings`, and each
+    that is not given is read from `OTEL_PYTHON_DASK_<NAME>`, else from Dask's configuration (`otel-worker.<name>`).
+    Raises TypeError for a keyword that is not a setting. `uninstrument()` restores the identical objects; workers that
+    already run are silent from then on.
+    """
+
+    _runtime: Runtime | None = None
+    _patches: Patches | None = None
+
+    def instrumentation_dependencies(self) -> Collection[str]:
+        return INSTRUMENTS
+
+    @property
+    def runtime(self) -> Runtime | None:
+        """What is installed now, for tests and for `otel_worker`'s own commands."""
+        return self._runtime
+
+    def _instrument(self, **kwargs: Any) -> None:
+        from otel_worker.hooks import TABLE, Hooks
+        from otel_worker.patches import Patches
+        from otel_worker.providers import Providers
+        from otel_worker.runtime import Runtime
+
+        providers = Providers(kwargs.pop("tracer_provider", None), kwargs.pop("meter_provider", None))
+        Settings.check(kwargs)
+        guard = Guard()
+        self._runtime = Runtime(lambda: Settings.load(kwargs, os.environ, _dask_config()), providers, guard)
+        self._patches = Patches(TABLE, Hooks(self._runtime).make, guard)
+        try:
+            self._patches.install()
+        except BaseException:
+            self._undo()
+            raise
+
+    def _uninstrument(self, **_kwargs: Any) -> None:
+        self._undo()
+
+    def _undo(self) -> None:
+        if self._patches is not None:
+            self._patches.undo()
+        if self._runtime is not None:
+            self._runtime.close(perf_counter_ns())
+        self._patches = self._runtime = None
+
+
+def _dask_config() -> dict[str, Any]:
+    """Dask's configuration if Dask is imported; else it can't be read without charging programs that don't use it."""
+    config = sys.modules.get("dask.config")
+    return dict(config.get(CONFIG_SECTION, None) or {}) if config is not None else {}

@@ -1,0 +1,364 @@
+"""The recorder of one worker: it turns what the hooks see into facts and hands the finished ones to observers.
+
+Every method takes the time as an argument. It keeps a record for a task while it is to be computed here, and for a key
+while it is wanted from a peer; nothing stays when they are gone.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from otel_worker import names, waits
+from otel_worker.facts import Clock, Failure, Fetch, Key, Part, Serve, SpillOp, Task, Want
+from otel_worker.reasons import Clocks
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from otel_worker.facts import Cause, Observer, StateView, TaskView
+
+WANTED = frozenset(("fetch", "flight", "missing"))
+COMPUTING = frozenset(("waiting", "ready", "constrained", "executing", "long-running"))
+LIMBO = frozenset(("cancelled", "resumed"))  # left, but its thread or its request still runs
+
+
+class Recorder:
+    """What happens on one worker, timed."""
+
+    __slots__ = (
+        "address",
+        "clock",
+        "clocks",
+        "fetches",
+        "last",
+        "loop_blocked",
+        "name",
+        "observers",
+        "off",
+        "serves",
+        "state",
+        "tasks",
+        "tick_interval",
+        "ticked",
+        "wants",
+    )
+
+    def __init__(self, state: StateView, clock: Clock, now: int, *, tick_interval: int = 20_000_000) -> None:
+        self.state = state
+        self.clock = clock
+        self.clocks = Clocks(now)
+        self.observers: list[Observer] = []
+        self.address = ""
+        self.name = ""
+        self.off = False
+        self.tasks: dict[Key, Task] = {}
+        self.wants: dict[Key, Want] = {}
+        self.fetches: dict[str, Fetch] = {}
+        self.serves: set[Serve] = set()
+        self.last = now  # when the last transitions were over
+        self.tick_interval = tick_interval
+        self.ticked = now
+        self.loop_blocked = (now, 0)  # end and length of the last stretch without a tick
+
+    # --- transitions -----------------------------------------------------------------------------------------------
+
+    def moved(self, moves: Mapping[TaskView, str], now: int) -> None:
+        """Tasks went from the states in `moves` to those they have now. Keys first: tasks depend on them."""
+        self.last = now
+        self.clocks.advance(self.state, now)
+        computing: list[tuple[TaskView, Task | None, str]] = []
+        for view, before in moves.items():
+            after = view.state
+            if before in WANTED or after in WANTED or view.key in self.wants:
+                self._key_moved(view, after, now)
+            task = self.tasks.get(view.key)
+            if task is not None or after in COMPUTING:
+                computing.append((view, task, after))
+            elif before == "memory" and after != "memory":
+                for observer in self.observers:
+                    observer.key_released(view.key)
+        for view, task, after in computing:
+            self._task_moved(view, task, after, now)
+
+    # --- keys ------------------------------------------------------------------------------------------------------
+
+    def _key_moved(self, view: TaskView, after: str, now: int) -> None:
+        want = self.wants.get(view.key)
+        if after not in WANTED:
+            if want is not None and not (after in LIMBO and want.fetches):
+                self._want_ended(want, now)
+            return
+        if want is None:
+            want = self._wanted(view, now)
+        else:
+            self._close_stretch(want)
+        before, want.state = want.state, after
+        if after == "flight":
+            want.queued = 0
+            if before != "flight" or (want.fetches and want.fetches[-1].finished >= want.flight):
+                want.flight = now  # else: it was recommended again and stayed where it was
+            fetch = self.fetches.get(view.coming_from or "")
+            if fetch is not None and view.key in fetch.keys and fetch not in want.fetches:
+                want.fetches.append(fetch)  # resumed: its request never stopped
+                fetch.wants.append(want)
+        else:
+            if before == "flight":
+                want.wished = now
+            self._open_stretch(want, tuple(view.who_has))
+
+    def _wanted(self, view: TaskView, now: int) -> Want:
+        want = self.wants[view.key] = Want(view.key, now)
+        for waiter in view.waiters:
+            task = self.tasks.get(waiter.key)
+            if task is not None and task.waiting and not task.wait_ended:
+                self._joins(task, want)
+        return want
+
+    def _want_ended(self, want: Want, now: int) -> None:
+        self._close_stretch(want)
+        want.queued = 0
+        want.ended = now
+        del self.wants[want.key]
+        if not self.wants:
+            self.clocks.forget_idle_peers()
+
+    def _open_stretch(self, want: Want, holders: tuple[str, ...]) -> None:
+        want.queued = self.last
+        want.holders = holders
+        want.marks = self.clocks.read(holders)
+
+    def _close_stretch(self, want: Want) -> None:
+        """End the stretch in `fetch` or `missing` that is open, if one is."""
+        if not want.queued or want.queued == self.last:
+            return
+        if want.state == "missing":
+            part = Part(want.queued, self.last, waits.MISSING, {names.MISSING: self.last - want.queued})
+        else:
+            part = Part(want.queued, self.last, waits.FETCH_QUEUE, self.clocks.split(want.marks))
+        want.parts.append(part)
+
+    def holders_changed(self, keys: Collection[Key], tasks: Mapping[Key, TaskView], now: int) -> None:
+        """Take a new reading for those of `keys` that are in `fetch` and the holders of which are others now."""
+        advanced = False
+        for key in keys:
+            want = self.wants.get(key)
+            if want is None or not want.queued or want.state != "fetch":
+                continue
+            holders = tuple(tasks[key].who_has)
+            if set(holders) != set(want.holders):
+                if not advanced:
+                    self._advance(now)
+                    advanced = True
+                self._close_stretch(want)
+                self._open_stretch(want, holders)
+
+    def _advance(self, now: int) -> None:
+        self.last = now
+        self.clocks.advance(self.state, now)
+
+    def _joins(self, task: Task, want: Want) -> None:
+        """`task` waits for `want` from now on. A key that sits in `fetch` takes a reading, so its past stays its own."""
+        if want.queued:
+            self._close_stretch(want)
+            self._open_stretch(want, want.holders)
+        want.waiters[task] = None
+        if task.wants is None:
+            task.wants = []
+        task.wants.append(want)
+
+    # --- tasks -----------------------------------------------------------------------------------------------------
+
+    def _task_moved(self, view: TaskView, task: Task | None, after: str, now: int) -> None:
+        if task is None:
+            task = self.tasks[view.key] = Task(view, self, now)
+            task.dependencies = len(view.dependencies)
+        if after == "waiting":
+            self._waits(task, view, now)
+        elif after in ("ready", "constrained"):
+            self._leaves_waiting(task, now)
+            if not task.ready:
+                task.ready = now
+                task.resources = after == "constrained"
+                task.ready_marks = self.clocks.ready_marks()
+        elif after == "executing":
+            self._leaves_waiting(task, now)
+            self._starts(task, now)
+        elif after == "long-running":
+            task.seceded = task.seceded or now
+        elif after in LIMBO and task.executing and not task.taken:
+            task.cancelled = True  # its thread runs on; the record ends with it
+        else:
+            self.task_ended(task, self._outcome(task, after), now, view)
+
+    def _waits(self, task: Task, view: TaskView, now: int) -> None:
+        if task.waiting and not task.wait_ended:
+            return
+        task.waiting = now
+        task.wait_ended = 0
+        for dep in view.waiting_for_data:
+            want = self.wants.get(dep.key)
+            if want is not None:
+                self._joins(task, want)
+
+    def _leaves_waiting(self, task: Task, now: int) -> None:
+        if not task.waiting or task.wait_ended:
+            return
+        task.wait_ended = now
+        task.wait_parts = waits.shares(task, now)
+        if task.wants:
+            seen: dict[Fetch, None] = {}
+            for want in task.wants:
+                if not want.ended:
+                    want.waiters.pop(task, None)  # cancelled; who got the key keeps counting for the others' shares
+                seen.update(dict.fromkeys(f for f in want.fetches if not f.stored or f.stored >= task.waiting))
+            task.fetches = list(seen)
+        task.wants = None
+
+    def _starts(self, task: Task, now: int) -> None:
+        task.executing = task.executing or now
+        if task.ready_marks is not None:
+            task.ready_parts = self.clocks.ready_parts(task.ready_marks, resources=task.resources)
+            task.ready_marks = None
+
+    @staticmethod
+    def _outcome(task: Task, after: str) -> str:
+        if after in ("memory", "error"):
+            return after
+        if task.rescheduled:
+            return "rescheduled"
+        return "cancelled" if task.cancelled or after in LIMBO else "released"
+
+    def task_ended(self, task: Task, outcome: str, now: int, view: TaskView | None = None) -> None:
+        self._leaves_waiting(task, now)
+        if task.ready_marks is not None:
+            task.ready_parts = self.clocks.ready_parts(task.ready_marks, resources=task.resources)
+            task.ready_marks = None
+        task.ended = now
+        task.outcome = outcome
+        if view is not None:
+            task.nbytes = view.nbytes or 0
+        self.tasks.pop(task.key, None)
+        for observer in self.observers:
+            observer.task_ended(task)
+
+    # --- execution -------------------------------------------------------------------------------------------------
+
+    def execute_began(self, key: Key, now: int) -> Task | None:
+        task = self.tasks.get(key)
+        if task is not None:
+            task.loading = now
+        return task
+
+    def execute_taken(self, task: Task, now: int, *, failure: Failure | None, rescheduled: bool) -> None:
+        """The event loop takes the result; storing it comes next."""
+        task.taken = now
+        task.failure = failure
+        task.rescheduled = rescheduled
+
+    # --- fetches ---------------------------------------------------------------------------------------------------
+
+    def fetch_began(self, peer: str, keys: Collection[Key], nbytes: int, now: int) -> Fetch:
+        wants = [self.wants[key] for key in keys if key in self.wants]
+        issued = max((want.flight for want in wants), default=0) or now
+        fetch = self.fetches[peer] = Fetch(peer, keys, nbytes, self, issued, now)
+        fetch.wants = wants
+        fetch.wished = [want.wished for want in wants]
+        for want in wants:
+            want.fetches.append(fetch)
+        self.clocks.flight_began(peer)
+        return fetch
+
+    def fetch_taken(self, fetch: Fetch, outcome: str, now: int, *, failure: Failure | None, received: int) -> None:
+        """The event loop takes the result; storing the values, and the spill it causes, comes next."""
+        fetch.finished = now
+        fetch.outcome = outcome
+        fetch.failure = failure
+        fetch.missing_keys = len(fetch.keys) - received if outcome == "success" else 0
+        if self.fetches.get(fetch.peer) is fetch:
+            del self.fetches[fetch.peer]
+        self._advance(now)
+        self.clocks.flight_ended(fetch.peer, busy=outcome == "busy")
+
+    def fetch_ended(self, fetch: Fetch) -> None:
+        """Its values are stored, or it failed: its last transitions are over."""
+        fetch.stored = max(fetch.finished, self.last)
+        for observer in self.observers:
+            observer.fetch_ended(fetch)
+        fetch.wants = []
+
+    def busy_ended(self, peer: str, now: int) -> None:
+        self._advance(now)
+        self.clocks.busy_ended(peer)
+
+    # --- serving ---------------------------------------------------------------------------------------------------
+
+    def serve_began(self, keys: Collection[Key], who: str | None, now: int) -> Serve:
+        serve = Serve(keys, who, self, self.loop_delay(now), now)
+        self.serves.add(serve)
+        return serve
+
+    def serve_ended(self, serve: Serve, outcome: str, now: int) -> None:
+        if serve.ended:
+            return
+        serve.ended = now
+        serve.outcome = outcome
+        self.serves.discard(serve)
+        for observer in self.observers:
+            observer.serve_ended(serve)
+
+    # --- spilling --------------------------------------------------------------------------------------------------
+
+    def spill_ended(self, op: SpillOp, now: int) -> None:
+        op.ended = now
+        if op.cause is not None:
+            if op.cause.spills is None:
+                op.cause.spills = []
+            op.cause.spills.append(op)
+        for observer in self.observers:
+            observer.spill_ended(op)
+
+    def spill_began(self, key: Key, cause: Cause | None, now: int, *, reading: bool) -> SpillOp:
+        return SpillOp(key, cause, now, self.clock.offset, reading=reading)
+
+    # --- the event loop --------------------------------------------------------------------------------------------
+
+    def tick(self, now: int) -> None:
+        """The worker's periodic tick ran: it is late by as long as the loop was blocked."""
+        late = now - self.ticked - self.tick_interval
+        self.ticked = now
+        if late > self.tick_interval:
+            self.loop_blocked = (now, late)
+        self.clock.check()
+
+    def loop_delay(self, now: int) -> int:
+        """How long the event loop had not come round before `now`, in ns, as far as its ticks tell; an upper bound."""
+        late = now - self.ticked - self.tick_interval
+        if late > self.tick_interval:
+            return late
+        ended, length = self.loop_blocked
+        return length if now - ended < self.tick_interval else 0
+
+    # --- the end ---------------------------------------------------------------------------------------------------
+
+    def close(self, now: int) -> None:
+        """The worker is closed, or observing it ends: what is still open ends now. It may be called twice."""
+        self._advance(now)
+        for fetch in list(self.fetches.values()):
+            self.fetch_taken(fetch, "closed", now, failure=None, received=0)
+            self.fetch_ended(fetch)
+        for serve in list(self.serves):
+            self.serve_ended(serve, "closed", now)
+        for task in list(self.tasks.values()):
+            self.task_ended(task, "closed", now)
+        for want in list(self.wants.values()):
+            self._want_ended(want, now)
+
+    def sizes(self) -> dict[str, Any]:
+        """The length of every map: all zero when nothing is going on."""
+        return {
+            "tasks": len(self.tasks),
+            "wants": len(self.wants),
+            "fetches": len(self.fetches),
+            "serves": len(self.serves),
+            "peers": len(self.clocks.peers),
+        }

@@ -1,0 +1,393 @@
+"""What is installed once in a process: its recorders, observers and tracers, and the facts that the hooks state.
+
+Together with `hooks.py` this is what reads Dask's objects; every method called from a hook runs under the guard.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import weakref
+from functools import cached_property
+from time import perf_counter_ns, thread_time_ns
+from typing import TYPE_CHECKING, Any
+
+from opentelemetry import context as context_api
+
+from otel_worker import wire
+from otel_worker.budget import Budget
+from otel_worker.endings import bound_exit, flush_providers
+from otel_worker.facts import Clock, Failure, Fetch, Serve, SpillOp, Task
+from otel_worker.fetch_spans import FetchSpans
+from otel_worker.recorder import Recorder
+from otel_worker.spans import Emitter
+from otel_worker.submissions import Submission, Submissions
+from otel_worker.task_spans import TaskSpans
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from otel_worker.guard import Guard
+    from otel_worker.providers import Providers
+    from otel_worker.settings import Settings
+
+OUTCOMES = {
+    "GatherDepSuccessEvent": "success",
+    "GatherDepBusyEvent": "busy",
+    "GatherDepNetworkFailureEvent": "network_failure",
+    "GatherDepFailureEvent": "failure",
+}
+_CLASS_NAME = re.compile(r"[A-Za-z_][\w.]*")
+MAX_TEXT = 10_000  # characters of an exception's message or traceback
+
+
+class _Operations(threading.local):
+    """The spill operations that run now in this thread, the innermost last."""
+
+    def __init__(self) -> None:
+        self.stack: list[SpillOp] = []
+
+
+class WorkerSpans:
+    """The observer that shows one worker's facts as spans."""
+
+    def __init__(self, emitter: Emitter) -> None:
+        self.emitter = emitter
+        self.tasks = TaskSpans(emitter)
+        self.fetches = FetchSpans(emitter, self.tasks)
+        self.task_ended = self.tasks.task_ended
+        self.key_released = self.tasks.key_released
+        self.fetch_ended = self.fetches.fetch_ended
+        self.serve_ended = self.fetches.serve_ended
+        self.spill_ended = self.fetches.spill_ended
+
+
+class Runtime:
+    """The state of one `instrument()`."""
+
+    def __init__(self, load: Callable[[], Settings], providers: Providers, guard: Guard) -> None:
+        self._load = load
+        self.providers = providers
+        self.guard = guard
+        self.clock = Clock()
+        self.by_counter: dict[Any, Recorder] = {}
+        self.by_worker: dict[int, Recorder] = {}
+        self.by_slow: dict[int, Recorder] = {}
+        self.spans: dict[Recorder, WorkerSpans] = {}
+        self.operations = _Operations()
+        self.submissions = Submissions(self._client_emitter, self.clock)
+
+    @cached_property
+    def settings(self) -> Settings:
+        """Read when the first worker or client is made: only then Dask's configuration is there for sure."""
+        return self._load()
+
+    # --- making and closing ------------------------------------------------------------------------------------------------
+
+    def _emitter(self, role: str) -> Emitter:
+        budget = Budget(self.settings.span_budget, self.settings.span_burst, perf_counter_ns())
+        return Emitter(self.providers.tracer(role), self.settings, budget, perf_counter_ns)
+
+    def _client_emitter(self) -> Emitter:
+        return self._emitter("client")
+
+    def worker_made(self, worker: Any, now: int) -> None:
+        from distributed.utils import key_split_group
+
+        bound_exit(self.providers.flushable())
+        interval = int(getattr(worker, "_tick_interval", 0.02) * 1e9)
+        recorder = Recorder(worker.state, self.clock, now, tick_interval=interval)
+        emitter = self._emitter("worker")
+        emitter.group = key_split_group
+        spans = self.spans[recorder] = WorkerSpans(emitter)
+        recorder.observers.append(_guarded(spans, self.guard))
+        self.by_counter[worker.state.task_counter] = recorder
+        self.by_worker[id(worker)] = recorder
+        slow = _slow(worker)
+        if slow is not None:
+            self.by_slow[id(slow)] = recorder
+        weakref.finalize(worker, self._forget, id(worker), worker.state.task_counter, id(slow)).atexit = False
+
+    def _forget(self, worker: int, counter: Any, slow: int) -> None:
+        recorder = self.by_worker.pop(worker, None)
+        self.by_counter.pop(counter, None)
+        self.by_slow.pop(slow, None)
+        if recorder is not None:
+            self.spans.pop(recorder, None)
+
+    def worker_closed(self, worker: Any, now: int) -> bool:
+        """End what is open; True the first time."""
+        recorder = self.by_worker.get(id(worker))
+        if recorder is None:
+            return False
+        recorder.close(now)
+        self._forget(id(worker), worker.state.task_counter, id(_slow(worker)))
+        return True
+
+    async def flush(self) -> None:
+        """Export what was recorded, within `flush_timeout`; never raises."""
+        await flush_providers(self.providers.flushable(), self.settings.flush_timeout)
+
+    def close(self, now: int) -> None:
+        """Observing ends: workers that run on are silent from now on."""
+        for recorder in list(self.by_worker.values()):
+            recorder.close(now)
+        self.submissions.close(now)
+        for held in (self.by_counter, self.by_worker, self.by_slow, self.spans):
+            held.clear()
+
+    def _recorder(self, worker: Any) -> Recorder | None:
+        recorder = self.by_worker.get(id(worker))
+        if recorder is not None and not recorder.address:
+            self._identify(recorder, worker)
+        return recorder
+
+    def _identify(self, recorder: Recorder, worker: Any) -> None:
+        """The address is known once the worker listens."""
+        from otel_worker.names import WORKER_ADDRESS, WORKER_NAME
+
+        try:
+            recorder.address = worker.address
+        except ValueError:
+            return
+        recorder.name = str(worker.name)
+        emitter = self.spans[recorder].emitter
+        emitter.worker = {WORKER_ADDRESS: recorder.address, WORKER_NAME: recorder.name}
+
+    # --- the state machine -----------------------------------------------------------------------------------------------
+
+    def moved(self, recorder: Recorder, moves: Mapping[Any, str], now: int) -> None:
+        recorder.moved(moves, now)
+
+    def holders_changed(self, recorder: Recorder, who_has: Any, tasks: Any, now: int) -> None:
+        recorder.holders_changed(who_has, tasks, now)
+
+    def instruction_taken(self, worker: Any, task: Any, now: int) -> Task | Fetch | None:
+        """An asynchronous instruction is done; return the record that pays for storing its result."""
+        recorder = self.by_worker.get(id(worker))
+        if recorder is None or task.cancelled() or task.exception() is not None:
+            return None
+        event = task.result()
+        kind = type(event).__name__
+        if kind in OUTCOMES:
+            return self._fetch_taken(recorder, event, OUTCOMES[kind], now)
+        if kind == "RetryBusyWorkerEvent":
+            recorder.busy_ended(event.worker, now)
+            return None
+        record = recorder.tasks.get(getattr(event, "key", None))
+        if record is not None and record.executing:
+            failure = self._failure(record, event) if kind == "ExecuteFailureEvent" else None
+            self._foreign_run(record, event)
+            recorder.execute_taken(record, now, failure=failure, rescheduled=kind == "RescheduleEvent")
+            return record
+        return None
+
+    def _fetch_taken(self, recorder: Recorder, event: Any, outcome: str, now: int) -> Fetch | None:
+        fetch = recorder.fetches.get(event.worker)
+        if fetch is None:
+            return None
+        data = getattr(event, "data", ())
+        failure = fetch.failure
+        if outcome == "failure":
+            failure = self._told_failure(event, failure.type if failure else "")
+        elif outcome == "network_failure" and failure is None:
+            failure = Failure("OSError")
+        elif outcome in ("success", "busy"):
+            failure = None
+        if outcome == "success" and not data:
+            outcome = "missing"
+        recorder.fetch_taken(fetch, outcome, now, failure=failure, received=len(data))
+        return fetch
+
+    def instruction_stored(self, record: Task | Fetch) -> None:
+        if type(record) is Fetch:
+            record.recorder.fetch_ended(record)
+
+    def _told_failure(self, event: Any, kind: str) -> Failure:
+        """As much of a failure as the settings let out; Dask made the texts, so no code of the user's runs here."""
+        text = str(event.exception_text)[:MAX_TEXT]
+        if not kind:
+            found = _CLASS_NAME.match(text)
+            kind = found.group() if found else "Exception"
+        capture = self.settings.capture_exceptions
+        message = "" if capture == "type" else text
+        return Failure(kind, message, str(event.traceback_text)[:MAX_TEXT] if capture == "stacktrace" else "")
+
+    def _failure(self, record: Task, event: Any) -> Failure:
+        return self._told_failure(event, record.failure.type if record.failure else "")
+
+    def _foreign_run(self, record: Task, event: Any) -> None:
+        """A process pool runs its tasks where no hook is: all that is known is when it says that it began and ended."""
+        start, stop = getattr(event, "start", None), getattr(event, "stop", None)
+        if record.run_begun or not start or not stop:
+            return
+        begun = max(record.loading, int(start * 1e9) - record.offset)
+        record.run_begun = record.submitted = begun
+        record.run_ended = max(begun, int(stop * 1e9) - record.offset)
+        record.thread_name = "other process"
+
+    # --- execution ---------------------------------------------------------------------------------------------------------
+
+    def execute_began(self, worker: Any, key: Any, now: int) -> Task | None:
+        recorder = self._recorder(worker)
+        return None if recorder is None else recorder.execute_began(key, now)
+
+    def run_began(self, task: Task) -> int:
+        """Make the task's stand-in current; return the thread's CPU time so far."""
+        task.run_begun = perf_counter_ns()
+        spans = self.spans.get(task.recorder)
+        if spans is not None:
+            context_api.attach(spans.tasks.run_context(task))
+        thread = threading.current_thread()
+        task.thread_id, task.thread_name = thread.native_id or 0, thread.name
+        return thread_time_ns()
+
+    def run_ended(self, task: Task, cpu: int | None, result: Any) -> None:
+        if cpu is not None:
+            task.run_cpu = thread_time_ns() - cpu
+        task.run_ended = perf_counter_ns()
+        error = result.get("actual_exception") if isinstance(result, dict) else None
+        if error is not None:
+            task.failure = Failure(_qualified(error))
+
+    # --- fetches -----------------------------------------------------------------------------------------------------------
+
+    def fetch_began(self, worker: Any, peer: str, keys: Any, nbytes: int, now: int) -> Fetch | None:
+        recorder = self._recorder(worker)
+        return None if recorder is None else recorder.fetch_began(peer, keys, nbytes, now)
+
+    def request_sent(self, fetch: Fetch, comm: Any, now: int) -> dict[str, str] | None:
+        """Start the request's span; what to add to the message, or None towards a peer that would not expect it."""
+        fetch.sent = now
+        fetch.peer_known = wire.announced(getattr(comm, "remote_info", None))
+        spans = self.spans.get(fetch.recorder)
+        if spans is None:
+            return None
+        context = spans.fetches.request_context(fetch)
+        if not fetch.peer_known:
+            return None
+        return {} if context is None else wire.carrier(context)
+
+    def first_byte(self, fetch: Fetch, now: int) -> None:
+        fetch.first_byte = now
+        fetch.local_loop = fetch.recorder.loop_delay(now)
+
+    def reply_received(self, fetch: Fetch, reply: Any, now: int) -> None:
+        if not fetch.received:
+            fetch.received = fetch.deserialized = now  # inproc: no frames to read
+        told = wire.read_trailer(reply)
+        if isinstance(reply, dict):
+            reply.pop(wire.KEY, None)
+        fetch.peer_known = told is not None
+        if told is not None:
+            fetch.peer_loop, fetch.peer_unspill = told["loop"], told["unspill"]
+            fetch.peer_spill, fetch.peer_serialize = told["spill"], told["serialize"]
+
+    def fetch_failed(self, fetch: Fetch, error: BaseException) -> None:
+        message = "" if self.settings.capture_exceptions == "type" else str(error)[:MAX_TEXT]
+        fetch.failure = Failure(_qualified(error), message)
+
+    # --- serving -----------------------------------------------------------------------------------------------------------
+
+    def announcement(self, listener: Any) -> dict[str, Any] | None:
+        """A listener announces us only if its own worker's bound `get_data` is ours, so that it strips our key for ever."""
+        handler = getattr(listener, "comm_handler", None) or getattr(listener, "handler", None)
+        server = getattr(handler, "__self__", None)
+        if id(server) not in self.by_worker:
+            return None
+        get_data = getattr(server, "handlers", {}).get("get_data")
+        return wire.announcement() if hasattr(get_data, "_otel_worker") else None
+
+    def serve_began(self, worker: Any, keys: Any, who: Any, carrier: Any, now: int) -> Serve | None:
+        recorder = self._recorder(worker)
+        if recorder is None:
+            return None
+        serve = recorder.serve_began(keys, who, now)
+        serve.remote = wire.extract(carrier) if carrier else None
+        return serve
+
+    def serve_ended(self, worker: Any, serve: Serve, result: Any, error: BaseException | None, now: int) -> None:
+        if serve.writing and not serve.serialized:
+            serve.serialized = serve.written
+        tasks = worker.state.tasks
+        serve.nbytes = sum(tasks[key].nbytes or 0 for key in serve.keys if key in tasks)
+        outcome = "success"
+        if error is not None:
+            serve.failure = Failure(_qualified(error))
+            outcome = "failure"
+        elif isinstance(result, dict):
+            outcome = str(result.get("status"))
+        serve.recorder.serve_ended(serve, outcome, now)
+
+    # --- spilling ------------------------------------------------------------------------------------------------------------
+
+    def spill_began(self, slow: Any, key: Any, cause: Any, now: int, *, reading: bool) -> SpillOp | None:
+        recorder = self.by_slow.get(id(slow))
+        if recorder is None:
+            return None
+        if cause is not None and (cause.recorder is not recorder or _is_over(cause)):
+            cause = None
+        return recorder.spill_began(key, cause, now, reading=reading)
+
+    def spill_ended(self, slow: Any, op: SpillOp, error: BaseException | None, now: int) -> None:
+        weight = slow.weight_by_key.get(op.key)
+        op.nbytes = weight.disk if weight is not None else 0
+        if error is not None:
+            op.failure = Failure(_qualified(error.__cause__ or error))
+        recorder = self.by_slow.get(id(slow))
+        if recorder is not None:
+            recorder.spill_ended(op, now)
+
+    # --- the event loop ------------------------------------------------------------------------------------------------------
+
+    def ticked(self, server: Any, now: int) -> None:
+        recorder = self.by_worker.get(id(server))
+        if recorder is not None:
+            recorder.tick(now)
+
+    # --- the client ------------------------------------------------------------------------------------------------------------
+
+    def submit_began(self, client: Any, keys: Any, now: int) -> Submission | None:
+        from dask.utils import key_split
+
+        return self.submissions.begin(keys, key_split, _worker_count(client), now)
+
+    def submit_ended(self, submission: Submission, futures: Any, now: int) -> None:
+        states = [future._state for future in (futures or {}).values()]
+        self.submissions.submitted(submission, [state for state in states if not state.done()], now)
+
+    def future_ended(self, state: Any, now: int) -> None:
+        self.submissions.future_ended(state, state.status, now)
+
+    @staticmethod
+    def annotate(annotation: Any) -> Any:
+        import dask
+
+        return dask.annotate(**{wire.KEY: annotation})
+
+
+def _guarded(spans: WorkerSpans, guard: Guard) -> Any:
+    """The same observer, each of its methods with a net of its own."""
+    for name in ("task_ended", "fetch_ended", "serve_ended", "spill_ended", "key_released"):
+        setattr(spans, name, guard(f"spans.{name}", getattr(spans, name)))
+    return spans
+
+
+def _slow(worker: Any) -> Any:
+    """The `Slow` of a worker that spills, else None (`data` may be any mapping)."""
+    data = getattr(worker, "data", None)
+    return getattr(data, "_slow_uncached", None)
+
+
+def _is_over(cause: Any) -> bool:
+    return bool(cause.stored if type(cause) is Fetch else cause.ended)
+
+
+def _qualified(error: BaseException) -> str:
+    kind = type(error)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _worker_count(client: Any) -> int:
+    info = getattr(client, "_scheduler_identity", None) or {}
+    return int(info.get("n_workers") or len(info.get("workers") or ()) or 1)

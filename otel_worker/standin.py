@@ -1,0 +1,84 @@
+"""The span that is current inside a task: light until somebody needs it, then real if the budget allows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from opentelemetry import trace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from opentelemetry.trace import SpanContext, Status, StatusCode
+    from opentelemetry.util.types import Attributes, AttributeValue
+
+
+class StandIn(trace.Span):
+    """Answers with the real span of `run` where there is one, else with the nearest real ancestor.
+
+    `materialize` returns the real span, or None out of budget; after the task's end it is not asked any more.
+    So no exported span names a parent that was not exported.
+    """
+
+    __slots__ = ("_ancestor", "_materialize", "_real")
+
+    def __init__(self, materialize: Callable[[], trace.Span | None], ancestor: Callable[[], SpanContext]) -> None:
+        self._materialize: Callable[[], trace.Span | None] | None = materialize
+        self._ancestor = ancestor
+        self._real: trace.Span | None = None
+
+    def real(self) -> trace.Span | None:
+        if self._real is None and self._materialize is not None:
+            self._real = self._materialize()
+        return self._real
+
+    def close(self) -> None:
+        """The task is over: whoever asks later gets what there is."""
+        self._materialize = None
+
+    def get_span_context(self) -> SpanContext:
+        real = self.real()
+        return self._ancestor() if real is None else real.get_span_context()
+
+    def is_recording(self) -> bool:
+        real = self.real()
+        return real is not None and real.is_recording()
+
+    def set_attributes(self, attributes: Mapping[str, AttributeValue]) -> None:
+        if (real := self.real()) is not None:
+            real.set_attributes(attributes)
+
+    def set_attribute(self, key: str, value: AttributeValue) -> None:
+        if (real := self.real()) is not None:
+            real.set_attribute(key, value)
+
+    def add_event(self, name: str, attributes: Attributes = None, timestamp: int | None = None) -> None:
+        if (real := self.real()) is not None:
+            real.add_event(name, attributes, timestamp)
+
+    def add_link(self, context: SpanContext, attributes: Attributes = None) -> None:
+        if (real := self.real()) is not None:
+            real.add_link(context, attributes)
+
+    def update_name(self, name: str) -> None:
+        """The name is the operation's; a user's own name belongs on a span of his own."""
+
+    def set_status(self, status: Status | StatusCode, description: str | None = None) -> None:
+        if (real := self.real()) is not None:
+            real.set_status(status, description)
+
+    def record_exception(
+        self,
+        exception: BaseException,
+        attributes: Attributes = None,
+        timestamp: int | None = None,
+        escaped: bool = False,
+    ) -> None:
+        if (real := self.real()) is not None:
+            real.record_exception(exception, attributes, timestamp, escaped)
+
+    def end(self, end_time: int | None = None) -> None:
+        """Dask ends it, not the user's function."""
+
+    def __exit__(self, *_: Any) -> None:
+        """Nothing ends here either."""

@@ -1,0 +1,117 @@
+"""How a trace context travels: in the comm handshake, in a `get_data` message and its reply, in task annotations.
+
+Nothing that a peer sends is trusted: what is not of the form that we send is as good as absent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from opentelemetry import context as context_api, propagate, trace
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from opentelemetry.context import Context
+
+# The one key of ours, in a handshake dict, a message, a reply and an annotation.
+KEY = "otel_worker"
+VERSION = 1
+
+MAX_FIELDS = 16
+MAX_FIELD = 8192  # characters; W3C asks for at least 512 of tracestate and allows 8,192 of baggage
+MAX_NS = 10**16  # four months
+EMPTY: Context = context_api.Context()
+
+TOLD = ("loop", "unspill", "spill", "serialize")
+
+
+def announcement() -> dict[str, Any]:
+    """What a listener that strips our key says of itself."""
+    return {KEY: VERSION}
+
+
+def announced(remote_info: Any) -> bool:
+    version = remote_info.get(KEY) if isinstance(remote_info, Mapping) else None
+    return isinstance(version, int) and version >= 1
+
+
+def carrier(context: Context) -> dict[str, str]:
+    """Fill a carrier by the user's own propagators."""
+    fields: dict[str, str] = {}
+    propagate.inject(fields, context)
+    return fields
+
+
+def _fields(value: Any) -> dict[str, str] | None:
+    if not isinstance(value, Mapping) or len(value) > MAX_FIELDS:
+        return None
+    fields = {k: v for k, v in value.items() if isinstance(k, str) and isinstance(v, str)}
+    return fields if all(len(k) <= MAX_FIELD and len(v) <= MAX_FIELD for k, v in fields.items()) else None
+
+
+def extract(value: Any) -> Context | None:
+    """Read a carrier; None where it holds no valid span context."""
+    fields = _fields(value)
+    if not fields:
+        return None
+    context = propagate.extract(fields, EMPTY)
+    return context if trace.get_current_span(context).get_span_context().is_valid else None
+
+
+# --- annotations -----------------------------------------------------------------------------------------------------
+
+
+def annotation(context: Context, share: int, computation: str) -> dict[str, Any]:
+    """What every task of one submission carries: a context and the worker's share of the trace, in spans."""
+    return {"carrier": carrier(context), "share": share, "computation": computation}
+
+
+def read_annotation(annotations: Any) -> tuple[dict[str, str], int, str] | None:
+    """Return (carrier, share, computation) of a task, or None."""
+    value = annotations.get(KEY) if isinstance(annotations, Mapping) else None
+    if not isinstance(value, Mapping):
+        return None
+    fields, share, computation = _fields(value.get("carrier")), value.get("share"), value.get("computation")
+    if not fields or not isinstance(share, int) or not isinstance(computation, str) or len(computation) > 32:
+        return None
+    return fields, max(0, share), computation
+
+
+# --- replies -----------------------------------------------------------------------------------------------------------
+
+
+class Trailer(dict):  # type: ignore[type-arg]
+    """What only the peer knows, read while msgpack packs it: after the data before it was serialized.
+
+    msgpack calls `items()` of a dict's subclass (distributed.protocol.core.dumps packs the message in order).
+    """
+
+    def __init__(self, told: Callable[[], Mapping[str, int]]) -> None:
+        super().__init__()
+        self._told = told
+
+    def items(self) -> Any:
+        return self._told().items()
+
+    def __len__(self) -> int:
+        return len(TOLD)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._told())
+
+    def __reduce__(self) -> Any:
+        return dict, (dict(self._told()),)
+
+
+def read_trailer(reply: Any) -> dict[str, int] | None:
+    """Return ns by name (`TOLD`) from a reply of `get_data`, or None if the peer told nothing that can be believed."""
+    value = reply.get(KEY) if isinstance(reply, Mapping) else None
+    if isinstance(value, Trailer):
+        value = value._told()  # inproc: the object itself arrives
+    if not isinstance(value, Mapping):
+        return None
+    told = {name: value.get(name) for name in TOLD}
+    good = all(isinstance(ns, int) and not isinstance(ns, bool) and 0 <= ns < MAX_NS for ns in told.values())
+    return told if good else None  # type: ignore[return-value]
