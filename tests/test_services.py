@@ -1,0 +1,115 @@
+"""The Collector's configuration is valid, and what is sent to it arrives in Jaeger whole, also over a restart of either."""
+
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as GrpcExporter
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as HttpExporter
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter
+
+import tests.services
+from tests.jaeger import Jaeger, Span, eventually
+from tests.services import COLLECTOR_CONFIG, JAEGER_CONFIG, Collector, Services
+
+pytestmark = pytest.mark.services
+
+
+def exporter(collector: Collector, protocol: str) -> SpanExporter:
+    if protocol == "grpc":
+        return GrpcExporter(endpoint=collector.grpc, insecure=True)
+    return HttpExporter(endpoint=f"{collector.http}/v1/traces")
+
+
+def send(service: str, to: SpanExporter) -> str:
+    """Two spans, sent when this returns: a parent, and a child that links to its parent's sibling elsewhere."""
+    provider = TracerProvider(resource=Resource({"service.name": service}), shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(to))
+    tracer = provider.get_tracer("tests")
+    elsewhere = trace.Link(trace.SpanContext(0xABC, 0xDEF, is_remote=True))
+    with tracer.start_as_current_span("fetch", attributes={"dask.task.prefix": "sum", "keys": ["a", "b"]}) as fetch:
+        tracer.start_span("request", kind=trace.SpanKind.CLIENT, links=[elsewhere]).end()
+    provider.shutdown()
+    return trace.format_trace_id(fetch.get_span_context().trace_id)
+
+
+def both(spans: list[Span]) -> bool:
+    return len(spans) == 2
+
+
+@pytest.mark.parametrize("config", [COLLECTOR_CONFIG, JAEGER_CONFIG], ids=["collector", "jaeger"])
+def test_configurations_are_valid(service_binaries: tuple[Path, Path], config: Path) -> None:
+    binary = service_binaries[0] if config is COLLECTOR_CONFIG else service_binaries[1]
+    answer = subprocess.run([binary, "validate", "--config", config], capture_output=True, text=True, check=False)
+    assert answer.returncode == 0, answer.stderr
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http"])
+def test_spans_arrive_with_parent_and_link(jaeger: Jaeger, collector: Collector, protocol: str) -> None:
+    trace_id = send(f"test-{protocol}", exporter(collector, protocol))
+
+    fetch, request = jaeger.trace(trace_id, until=both)
+
+    assert (fetch.name, fetch.kind, fetch.parent_id, fetch.links) == ("fetch", "INTERNAL", "", ())
+    assert fetch.attributes == {"dask.task.prefix": "sum", "keys": ["a", "b"]}
+    assert (request.name, request.kind, request.parent_id) == ("request", "CLIENT", fetch.span_id)
+    assert request.links == (("0" * 29 + "abc", "0" * 13 + "def"),)
+    assert fetch.start <= request.start <= request.end <= fetch.end
+    assert list(jaeger.traces(f"test-{protocol}")) == [trace_id]
+    assert f"test-{protocol}" in jaeger.services()
+
+
+def test_a_trace_that_jaeger_does_not_have_is_empty(jaeger: Jaeger) -> None:
+    assert jaeger.trace("1" * 32, until=lambda _: True) == []
+    with pytest.raises(AssertionError, match=r"not so within 0 s, last seen: \{\}"):
+        jaeger.traces("nobody", within=0)
+
+
+def test_spans_sent_while_jaeger_is_gone_arrive_when_it_is_back(services: Services) -> None:
+    jaeger = services.start_jaeger()
+    collector = services.start_collector(jaeger.otlp_grpc)
+    jaeger.process.kill()
+    trace_id = send("patient", exporter(collector, "grpc"))
+
+    jaeger.process.start()
+
+    assert [span.name for span in jaeger.trace(trace_id, until=both)] == ["fetch", "request"]
+    eventually(lambda: collector.own_metric("otelcol_exporter_sent_spans"), until=lambda sent: sent == 2, within=10)
+
+
+def test_a_collector_that_was_killed_serves_again_at_the_same_place(jaeger: Jaeger, services: Services) -> None:
+    collector = services.start_collector(jaeger.otlp_grpc)
+    collector.process.kill()
+    host, _, port = collector.grpc.partition(":")
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection((host, int(port)))
+
+    collector.process.start()
+
+    assert both(jaeger.trace(send("again", exporter(collector, "http")), until=both))
+
+
+def test_what_a_collector_holds_is_sent_when_it_is_stopped(jaeger: Jaeger, services: Services) -> None:
+    collector = services.start_collector(jaeger.otlp_grpc, "yaml:processors::batch::timeout: 1h")
+    trace_id = send("last words", exporter(collector, "grpc"))
+
+    collector.process.stop()
+
+    assert both(jaeger.trace(trace_id, until=both))
+
+
+def test_a_port_taken_meanwhile_is_no_failure(services: Services, monkeypatch: pytest.MonkeyPatch) -> None:
+    free = tests.services.free_endpoints
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken = f"127.0.0.1:{other.getsockname()[1]}"
+        offers = iter([[taken, *free(3)], free(4)])
+        monkeypatch.setattr(tests.services, "free_endpoints", lambda _: next(offers))
+        jaeger = services.start_jaeger()
+
+    assert jaeger.process.running
+    assert jaeger.otlp_grpc != taken
+    assert next(offers, None) is None
