@@ -13,6 +13,7 @@ class Budget:
     rate: spans a second.
     burst: tokens that can be saved up.
     reserve: the share of `burst` that only `urgent` takers may use.
+
     """
 
     __slots__ = ("_at", "_burst", "_floor", "_rate", "_tokens", "spans")

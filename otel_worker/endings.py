@@ -7,6 +7,8 @@ import atexit
 import logging
 import threading
 import time
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -22,7 +24,7 @@ _bounded: dict[int, Any] = {}
 async def flush_providers(providers: Iterable[Any], timeout: float) -> None:
     """Call `force_flush` of each provider in a thread of its own; return when all have, or after `timeout` seconds."""
     loop = asyncio.get_running_loop()
-    threads = [_Thread(lambda p=provider: p.force_flush(int(timeout * 1000)), loop) for provider in providers]
+    threads = [_Thread(partial(provider.force_flush, int(timeout * 1000)), loop) for provider in providers]
     if threads:
         await asyncio.wait([thread.done for thread in threads], timeout=timeout)
 
@@ -40,10 +42,8 @@ class _Thread:
             call()
         except Exception:
             logger.warning("otel_worker: flushing failed", exc_info=True)
-        try:
+        with suppress(RuntimeError):  # the loop was closed meanwhile: nobody waits
             self._loop.call_soon_threadsafe(self._set)
-        except RuntimeError:
-            pass  # the loop was closed meanwhile: nobody waits
 
     def _set(self) -> None:
         if not self.done.done():

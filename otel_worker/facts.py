@@ -10,7 +10,8 @@ import time
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Hashable, Iterable, Mapping, Set as AbstractSet
+    from collections.abc import Collection, Hashable, Iterable, Mapping
+    from collections.abc import Set as AbstractSet
 
     from otel_worker.recorder import Recorder
 
@@ -200,7 +201,20 @@ class Task:
 class Want:
     """A key that this worker wants from a peer: every stretch of its way, and the tasks that wait for it."""
 
-    __slots__ = ("began", "ended", "fetches", "flight", "holders", "key", "marks", "parts", "queued", "state", "waiters", "wished")
+    __slots__ = (
+        "began",
+        "ended",
+        "fetches",
+        "flight",
+        "holders",
+        "key",
+        "marks",
+        "parts",
+        "queued",
+        "state",
+        "waiters",
+        "wished",
+    )
 
     def __init__(self, key: Key, now: int) -> None:
         self.key = key

@@ -48,7 +48,9 @@ TABLE: tuple[Patch, ...] = (
     Patch(CORE, "ConnectionPool", "_connect", "pool_connect", ("self", "addr")),
     Patch(CORE, "", "connect", "connect", ("addr",)),
     Patch("distributed.comm.core", "Comm", "handshake_info", "handshake_info", ("self",)),
-    Patch("distributed.comm.core", "Listener", "on_connection", "on_connection", ("self", "comm", "handshake_overrides")),
+    Patch(
+        "distributed.comm.core", "Listener", "on_connection", "on_connection", ("self", "comm", "handshake_overrides")
+    ),
     Patch("distributed.comm.tcp", "BaseTCPConnector", "connect", "dial", ("self", "address")),
     Patch("distributed.comm.tcp", "", "read_bytes_rw", "read_bytes", ("stream", "n")),
     Patch("distributed.comm.tcp", "", "from_frames", "from_frames", ("frames",)),
@@ -107,7 +109,7 @@ class Hooks:
         taken = self._safe("finish", self._runtime.instruction_taken)
         stored = self._safe("store", self._runtime.instruction_stored)
 
-        def _finish_async_instruction(self: Any, task: Any, *args: Any, **kwargs: Any) -> None:
+        def _finish_async_instruction(self: Any, task: Any, *args: Any, **kwargs: Any) -> Any:
             record = taken(self, task, now())
             if record is None:
                 return original(self, task, *args, **kwargs)
@@ -125,11 +127,11 @@ class Hooks:
     def worker_init(self, original: Any) -> Any:
         made = self._safe("worker_init", self._runtime.worker_made)
 
-        def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        def init(self: Any, *args: Any, **kwargs: Any) -> None:
             original(self, *args, **kwargs)
             made(self, now())
 
-        return __init__
+        return init
 
     def worker_close(self, original: Any) -> Any:
         runtime = self._runtime
@@ -402,7 +404,7 @@ class Hooks:
     def disk_write(self, original: Any) -> Any:
         operations = self._runtime.operations
 
-        def __setitem__(self: Any, key: Any, value: Any) -> None:
+        def setitem(self: Any, key: Any, value: Any) -> Any:
             if not (stack := operations.stack):
                 return original(self, key, value)
             op = stack[-1]
@@ -412,12 +414,12 @@ class Hooks:
             finally:
                 op.io_ended = now()
 
-        return __setitem__
+        return setitem
 
     def disk_read(self, original: Any) -> Any:
         operations = self._runtime.operations
 
-        def __getitem__(self: Any, key: Any) -> Any:
+        def getitem(self: Any, key: Any) -> Any:
             if not (stack := operations.stack):
                 return original(self, key)
             op = stack[-1]
@@ -427,7 +429,7 @@ class Hooks:
             finally:
                 op.io_ended = now()
 
-        return __getitem__
+        return getitem
 
     # --- the client ----------------------------------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ import sys
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
-from opentelemetry.instrumentation.instrumentor import BaseInstrumentor
+from opentelemetry.instrumentation.instrumentor import BaseInstrumentor  # type: ignore[attr-defined]
 
 from otel_worker.guard import Guard
 from otel_worker.settings import CONFIG_SECTION, Settings
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 INSTRUMENTS = ("distributed >= 2024.12.0",)
 
 
-class DaskInstrumentor(BaseInstrumentor):
+class DaskInstrumentor(BaseInstrumentor):  # type: ignore[misc]
     """OpenTelemetry instrumentation of dask.distributed: workers, and clients.
 
     `instrument(tracer_provider=None, meter_provider=None, **settings)` patches Dask where it is imported already and

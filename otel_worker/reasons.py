@@ -48,7 +48,7 @@ class PeerClock:
 class Clocks:
     """The clocks of one worker. Call `advance` at each transition, also when nothing moved."""
 
-    __slots__ = ("_full", "_since", "clocks", "full", "peers", "reason", "ready_paused")
+    __slots__ = ("_full", "_since", "clocks", "full", "peers", "ready_paused", "reason")
 
     def __init__(self, now: int) -> None:
         self.clocks = [0, 0, 0, 0]

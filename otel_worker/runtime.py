@@ -174,7 +174,7 @@ class Runtime:
         if kind == "RetryBusyWorkerEvent":
             recorder.busy_ended(event.worker, now)
             return None
-        record = recorder.tasks.get(getattr(event, "key", None))
+        record = recorder.tasks.get(getattr(event, "key", ""))
         if record is not None and record.executing:
             failure = self._failure(record, event) if kind == "ExecuteFailureEvent" else None
             self._foreign_run(record, event)

@@ -32,6 +32,7 @@ class Settings:
     max_keys: keys in a list that is an attribute.
     max_key_length: characters of a key.
     flush_timeout: seconds that closing a worker may wait for the exporter.
+
     """
 
     span_budget: float = 50.0
@@ -66,6 +67,7 @@ class Settings:
         Raises
         ------
         TypeError: a keyword is not a setting.
+
         """
         cls.check(keywords)
         values = {}
@@ -106,7 +108,7 @@ def _boolean(value: Any) -> bool:
     raise ValueError("it has to be true or false")
 
 
-def _number(kind: type[int] | type[float], what: str) -> Callable[[Any], int | float]:
+def _number(kind: type[int | float], what: str) -> Callable[[Any], int | float]:
     def read(value: Any) -> int | float:
         try:
             number = kind(value)

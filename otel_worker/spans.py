@@ -13,7 +13,7 @@ from otel_worker import names, wire
 from otel_worker.budget import UNSAMPLED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from opentelemetry.context import Context
     from opentelemetry.trace import Link, Span, SpanContext, Tracer
@@ -90,7 +90,7 @@ class Emitter:
         attributes: Attributes,
         *,
         kind: SpanKind = SpanKind.INTERNAL,
-        links: Collection[Link] = (),
+        links: Sequence[Link] = (),
     ) -> Span:
         """Start a span that was paid for. Where the sampler refuses it, nothing more is computed for it."""
         span = self.tracer.start_span(

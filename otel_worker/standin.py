@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from opentelemetry import trace
 
@@ -80,5 +80,5 @@ class StandIn(trace.Span):
     def end(self, end_time: int | None = None) -> None:
         """Dask ends it, not the user's function."""
 
-    def __exit__(self, *_: Any) -> None:
+    def __exit__(self, *_: object) -> None:
         """Nothing ends here either."""

@@ -7,7 +7,8 @@ from collections import Counter
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from opentelemetry import context as context_api, trace
+from opentelemetry import context as context_api
+from opentelemetry import trace
 from opentelemetry.instrumentation.utils import is_instrumentation_enabled
 from opentelemetry.trace import SpanKind, Status, StatusCode
 
@@ -58,7 +59,9 @@ class Submissions:
         self._made = self._made or self._make()
         return self._made
 
-    def begin(self, keys: Collection[Any], key_split: Callable[[Any], str], workers: int, now: int) -> Submission | None:
+    def begin(
+        self, keys: Collection[Any], key_split: Callable[[Any], str], workers: int, now: int
+    ) -> Submission | None:
         if not keys or not is_instrumentation_enabled():
             return None
         current = context_api.get_current()
@@ -91,9 +94,7 @@ class Submissions:
         if span is None:
             return
         below = trace.set_span_in_context(span, wire.EMPTY)
-        submit = self._emit.start(
-            names.SUBMIT, below, submission.begun + submission.offset, {}, kind=SpanKind.PRODUCER
-        )
+        submit = self._emit.start(names.SUBMIT, below, submission.begun + submission.offset, {}, kind=SpanKind.PRODUCER)
         submit.end(max(submission.begun, now - GAP) + submission.offset)
         for state in states:
             submission.left += 1

@@ -109,7 +109,8 @@ class TaskSpans:
             names.TASK_RUN_ID: task.run_id,
             names.TASK_DEPENDENCIES: task.dependencies,
         }
-        kind, context, links = SpanKind.INTERNAL, wire.EMPTY, []
+        kind, context = SpanKind.INTERNAL, wire.EMPTY
+        links: list[Link] = []
         if computation is not None:
             attributes[names.COMPUTATION] = computation.id
             context, kind, links = self._place(computation)
@@ -120,9 +121,9 @@ class TaskSpans:
         """Below `compute` while the trace has room for it, else a trace of its own that links to it."""
         computation.used += TYPICAL_SPANS
         parent = computation.parent()
-        if self._emit.settings.trace_per_task or computation.used > computation.share:
-            if parent.trace_flags.sampled:
-                return wire.EMPTY, SpanKind.CONSUMER, [Link(parent)]
+        apart = self._emit.settings.trace_per_task or computation.used > computation.share
+        if apart and parent.trace_flags.sampled:
+            return wire.EMPTY, SpanKind.CONSUMER, [Link(parent)]
         return computation.context, SpanKind.INTERNAL, []
 
     # --- the end -----------------------------------------------------------------------------------------------------------
@@ -204,7 +205,9 @@ class TaskSpans:
         run.set_attributes(
             {
                 names.RUN_THREAD_CPU: seconds(task.run_cpu),
-                names.RUN_THREAD_NONCPU: seconds(max(0, (task.run_ended or task.ended) - task.run_begun - task.run_cpu)),
+                names.RUN_THREAD_NONCPU: seconds(
+                    max(0, (task.run_ended or task.ended) - task.run_begun - task.run_cpu)
+                ),
                 names.EXECUTOR_QUEUE: seconds(max(0, task.run_begun - task.submitted)) if task.submitted else 0.0,
                 names.EXECUTOR: task.executor,
             }

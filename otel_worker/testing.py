@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, Sp
 from otel_worker.instrumentor import DaskInstrumentor
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from opentelemetry.sdk.trace import ReadableSpan
 
@@ -96,7 +96,7 @@ def pytest_runtest_teardown(item: pytest.Item) -> None:
 
 
 @pytest.fixture
-def spans() -> Iterator[list[ReadableSpan]]:
+def spans() -> list[ReadableSpan]:
     """What was recorded since the test began."""
     assert _switch is not None, "run pytest with -p otel_worker.testing"
-    yield _switch.exported.finished
+    return _switch.exported.finished

@@ -123,3 +123,12 @@ def format_bytes(count: float) -> str:
             break
         count /= 1000
     return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+
+
+def clean(text: str) -> str:
+    """Keys come from strangers: what would move the cursor or ring the bell is shown in words."""
+    return (
+        text
+        if text.isprintable()
+        else "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    )

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from opentelemetry import context as context_api, propagate, trace
+from opentelemetry import context as context_api
+from opentelemetry import propagate, trace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -62,7 +62,9 @@ class Live:
 
     def find(self, name: str, key: Any = None) -> Span:
         """The one span of this name (and key)."""
-        found = [s for s in self.spans() if s.name == name and (key is None or s.attributes["dask.task.key"] == str(key))]
+        found = [
+            s for s in self.spans() if s.name == name and (key is None or s.attributes["dask.task.key"] == str(key))
+        ]
         assert len(found) == 1, f"{len(found)} spans {name!r} {key or ''}"
         return found[0]
 

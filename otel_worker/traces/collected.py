@@ -1,5 +1,6 @@
 """Where the readers put what they find: spans without duplicates, bounded in number, equal strings kept once."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from otel_worker.traces.data import Resource, Span, Traces
@@ -29,22 +30,30 @@ class Collected:
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self.problems = Problems()
-        strings: dict[str, str] = {}
-        self.share = strings.setdefault  # share(text, text) is the first of equal texts
-        self._spans: dict[tuple[str, str], Span] = {}
+        self.share = _sharer()
+        self._traces: dict[str, dict[str, Span]] = {}
+        self._count = 0
         self._resources: dict[str, Resource] = {}
         self._duplicates = 0
 
     def __len__(self) -> int:
-        return len(self._spans)
+        return self._count
+
+    def new_document(self) -> None:
+        """Equal strings are shared within a document: there they repeat, and its dictionary stays in the CPU's cache."""
+        self.share = _sharer()
 
     def add(self, span: Span) -> None:
         """A span that came before is counted and left out; raise Full past the limit."""
-        ref = (span.trace_id, span.span_id)
-        if self._spans.setdefault(ref, span) is not span:
+        trace = self._traces.get(span.trace_id)
+        if trace is None:
+            trace = self._traces[span.trace_id] = {}
+        if span.span_id in trace:
             self._duplicates += 1
-        elif len(self._spans) > self.limits.max_spans:
-            del self._spans[ref]
+        elif self._count < self.limits.max_spans:
+            trace[span.span_id] = span
+            self._count += 1
+        else:
             self.problems.add(f"Only the first {self.limits.max_spans:,} spans were read")
             raise Full
 
@@ -55,15 +64,21 @@ class Collected:
         if self._duplicates:
             self.problems.add(f"{_spans(self._duplicates)} came more than once and count once")
         self._note_orphans()
-        return Traces(tuple(self._spans.values()), self.problems.sentences())
+        spans = tuple(span for trace in self._traces.values() for span in trace.values())
+        return Traces(spans, self.problems.sentences())
 
     def _note_orphans(self) -> None:
-        held = self._spans
-        orphans = [s for s in held.values() if s.parent_id and (s.trace_id, s.parent_id) not in held]
+        orphans = [s for t in self._traces.values() for s in t.values() if s.parent_id and s.parent_id not in t]
         if orphans:
             first = orphans[0]
             example = f"{first.name} of {first.service}, parent {first.parent_id}"
             self.problems.add(f"{_spans(len(orphans))} with a parent that is not in the data", f"for example {example}")
+
+
+def _sharer() -> Callable[[str, str], str]:
+    """share(text, text) is the first of equal texts."""
+    strings: dict[str, str] = {}
+    return strings.setdefault
 
 
 def _spans(count: int) -> str:

@@ -102,6 +102,7 @@ def add_document(text: bytes, into: Collected) -> None:
         found = _DECODER.decode(text)
     except RecursionError:
         raise ValueError("nested too deep") from None
+    into.new_document()
     for part in (*found.resource_spans, *found.result.resource_spans):
         _add_resource_spans(part, into)
     for trace in found.data or ():
@@ -126,7 +127,7 @@ def _span(found: _Span, resource: Resource, scope: str, into: Collected) -> Span
         trace_id, span_id, parent_id = _hex(trace_id, 32), _hex(span_id, 16), _hex(parent_id, 16)
     return Span(
         share(trace_id, trace_id),
-        share(span_id, span_id),
+        span_id,
         share(parent_id, parent_id),
         share(found.name, found.name),
         found.start_time_unix_nano,
