@@ -11,8 +11,14 @@ from otel_worker.traces import jaeger_json
 from otel_worker.traces.collected import Collected
 from otel_worker.traces.data import Event, Link, Resource, Span, StatusCode
 
-_KINDS: Final = ("internal", "internal", "server", "client", "producer", "consumer")
-_STATUS: Final[tuple[StatusCode, ...]] = ("unset", "ok", "error")
+# Numbers; or the enum's names, as some JSON printers of protobuf write them.
+_KIND_OF: Final[dict[int | str, str]] = {1: "internal", 2: "server", 3: "client", 4: "producer", 5: "consumer"}
+_STATUS_OF: Final[dict[int | str, StatusCode]] = {
+    1: "ok",
+    2: "error",
+    "STATUS_CODE_OK": "ok",
+    "STATUS_CODE_ERROR": "error",
+}
 
 # `strict=False` below lets msgspec turn OTLP's integers in quotes into integers.
 
@@ -132,13 +138,13 @@ def _span(found: _Span, resource: Resource, scope: str, into: Collected) -> Span
         share(found.name, found.name),
         found.start_time_unix_nano,
         found.end_time_unix_nano,
-        _kind(found.kind),
+        _KIND_OF.get(found.kind) or _kind(found.kind),
         _attributes(found.attributes, into),
         resource,
         scope,
         tuple([_link(link, into) for link in found.links]) if found.links else (),
         tuple([_event(event, into) for event in found.events]) if found.events else (),
-        _status(found.status.code),
+        _STATUS_OF.get(found.status.code) or "unset",
         found.status.message,
     )
 
@@ -193,16 +199,7 @@ def _event(found: _Event, into: Collected) -> Event:
 
 
 def _kind(kind: int | str) -> str:
-    """A number, or the enum's name as some JSON printers of protobuf write it."""
-    if isinstance(kind, str):
-        return kind.removeprefix("SPAN_KIND_").lower() or "internal"
-    return _KINDS[kind] if 0 <= kind < len(_KINDS) else "internal"
-
-
-def _status(code: int | str) -> StatusCode:
-    if isinstance(code, str):
-        code = {"STATUS_CODE_OK": 1, "STATUS_CODE_ERROR": 2}.get(code, 0)
-    return _STATUS[code] if 0 <= code < len(_STATUS) else "unset"
+    return kind.removeprefix("SPAN_KIND_").lower() if isinstance(kind, str) and kind else "internal"
 
 
 def _hex(identity: str, digits: int) -> str:
