@@ -10,10 +10,11 @@ from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExport
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as HttpExporter
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor, SpanExporter
 
 import tests.services
-from tests.jaeger import Jaeger, Span, eventually
+from otel_worker.traces import Span
+from tests.jaeger import Jaeger, eventually
 from tests.services import COLLECTOR_CONFIG, JAEGER_CONFIG, Collector, Services
 
 pytestmark = pytest.mark.services
@@ -54,13 +55,27 @@ def test_spans_arrive_with_parent_and_link(jaeger: Jaeger, collector: Collector,
 
     fetch, request = jaeger.trace(trace_id, until=both)
 
-    assert (fetch.name, fetch.kind, fetch.parent_id, fetch.links) == ("fetch", "INTERNAL", "", ())
+    assert (fetch.name, fetch.kind, fetch.parent_id, fetch.links) == ("fetch", "internal", "", ())
     assert fetch.attributes == {"dask.task.prefix": "sum", "keys": ["a", "b"]}
-    assert (request.name, request.kind, request.parent_id) == ("request", "CLIENT", fetch.span_id)
-    assert request.links == (("0" * 29 + "abc", "0" * 13 + "def"),)
+    assert (request.name, request.kind, request.parent_id) == ("request", "client", fetch.span_id)
+    assert [link.ref for link in request.links] == [("0" * 29 + "abc", "0" * 13 + "def")]
     assert fetch.start <= request.start <= request.end <= fetch.end
     assert list(jaeger.traces(f"test-{protocol}")) == [trace_id]
-    assert f"test-{protocol}" in jaeger.services()
+    assert f"test-{protocol}" in jaeger.get("/api/v3/services")["services"]
+
+
+def test_a_batch_larger_than_jaeger_takes_arrives(jaeger: Jaeger, collector: Collector) -> None:
+    provider = TracerProvider(resource=Resource({"service.name": "large"}), shutdown_on_exit=False)
+    provider.add_span_processor(
+        BatchSpanProcessor(exporter(collector, "grpc"), max_export_batch_size=500, schedule_delay_millis=60_000)
+    )
+    tracer = provider.get_tracer("tests")
+    with tracer.start_as_current_span("root") as root:
+        for _ in range(499):
+            tracer.start_span("task", attributes={"keys": "x" * 10_000}).end()
+    provider.shutdown()
+
+    jaeger.trace(trace.format_trace_id(root.get_span_context().trace_id), until=lambda spans: len(spans) == 500)
 
 
 def test_a_trace_that_jaeger_does_not_have_is_empty(jaeger: Jaeger) -> None:
