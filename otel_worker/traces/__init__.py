@@ -3,7 +3,7 @@
 import gc
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -35,13 +35,15 @@ def read(
     service: str = "",
     since: float = 3600.0,
     trace_id: str = "",
-    limits: Limits = Limits(),  # noqa: B008  frozen
+    limits: Limits | None = None,
+    progress: Callable[[int], None] | None = None,
 ) -> Traces:
     """The spans of a file, directory or Jaeger address; raise SourceError where nothing can be read.
 
-    `service` and `trace_id` select; `since` (seconds before now) bounds what a Jaeger is asked for.
+    `service` and `trace_id` select; `since` (seconds before now) bounds what a Jaeger is asked for. `progress` is told
+    the number of spans so far, many times a second.
     """
-    into = Collected(limits)
+    into = Collected(limits or Limits(), progress)
     with _collector_off():
         if looks_like_address(str(source)):
             add_jaeger(str(source), Query(time.time(), service, since, trace_id), into)

@@ -27,8 +27,9 @@ class Full(Exception):  # noqa: N818  it is no error of ours
 class Collected:
     """The spans of one source while it is being read."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, progress: Callable[[int], None] | None = None) -> None:
         self.limits = limits
+        self._progress = progress
         self.problems = Problems()
         self.share = _sharer()
         self._traces: dict[str, dict[str, Span]] = {}
@@ -42,6 +43,8 @@ class Collected:
     def new_document(self) -> None:
         """Equal strings are shared within a document: there they repeat, and its dictionary stays in the CPU's cache."""
         self.share = _sharer()
+        if self._progress is not None:
+            self._progress(self._count)
 
     def add(self, span: Span) -> None:
         """A span that came before is counted and left out; raise Full past the limit."""

@@ -1,0 +1,96 @@
+"""What the spans can't show, in sentences: a report that is silent about it would lie."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+
+from otel_worker import names
+from otel_worker.breakdown.ours import Ours
+from otel_worker.breakdown.tasks import Task
+from otel_worker.checks import check
+from otel_worker.traces import Span, by_ref
+from otel_worker.trees import count
+
+_P2P = ("shuffle-transfer", "shuffle-barrier", "shuffle-p2p", "rechunk-transfer", "rechunk-barrier", "rechunk-p2p")
+_CHECKED = 50_000  # spans; checking costs as much as reading them
+
+
+def missing(ours: Ours, tasks: Sequence[Task]) -> list[str]:
+    return [
+        *_foreign(ours),
+        *_coalesced(tasks),
+        *_unfinished(ours),
+        *_remote_halves(ours),
+        *_p2p(tasks),
+        *_clocks(ours),
+        *_broken(ours.spans),
+    ]
+
+
+def _foreign(ours: Ours) -> Iterator[str]:
+    if ours.spans and not len(ours):
+        services = sorted({s.service for s in ours.spans})
+        yield f"None of the {count(len(ours.spans), 'span')} is from otel_worker; they are from {', '.join(services[:5])}."
+
+
+def _coalesced(tasks: Sequence[Task]) -> Iterator[str]:
+    held = [t for t in tasks if t.span.operation == names.TASKS]
+    if held:
+        tasks_ = count(sum(t.count for t in held), "task")
+        yield f"Sums only of {tasks_}: over the span budget they were coalesced into {count(len(held), 'span')}."
+
+
+def _unfinished(ours: Ours) -> Iterator[str]:
+    """A phase came, its task did not: still running, lost with its process, or dropped on the way."""
+    held = {(s.trace_id, s.span_id) for s in ours[names.TASK]}
+    phases = ours.of(names.WAITING, names.READY, names.EXECUTE)
+    orphans = {s.parent_ref for s in phases if (s.trace_id, s.parent_id) not in held}
+    if orphans:
+        yield f"Of {count(len(orphans), 'task')} only some phases came: unfinished, or the rest was lost."
+
+
+def _remote_halves(ours: Ours) -> Iterator[str]:
+    requests = ours[names.REQUEST]
+    unseen = [s for s in requests if s.attributes.get(names.PEER_INSTRUMENTED) is False]
+    if unseen:
+        peers = sorted({str(s.attributes.get(names.PEER_ADDRESS, "?")) for s in unseen})
+        yield (
+            f"{len(unseen):,} of {count(len(requests), 'request')} went to peers without otel_worker ({', '.join(peers[:3])}"
+            f"{', …' if len(peers) > 3 else ''}): what happened there counts as network."
+        )
+
+
+def _p2p(tasks: Sequence[Task]) -> Iterator[str]:
+    held = [t for t in tasks if t.prefix.startswith(_P2P)]
+    total = sum(part for t in held for path, part in t.parts.items() if path.startswith(names.EXECUTE))
+    if total:
+        tasks_ = count(sum(t.count for t in held), "task")
+        yield f"{total / 1e9:.1f} s in {tasks_} of P2P shuffles are not split further."
+
+
+def _clocks(ours: Ours) -> Iterator[str]:
+    """A reply can't begin before its request, nor end after it, on one clock."""
+    skews: dict[tuple[str, str], int] = defaultdict(int)
+    for request, served in _pairs(ours):
+        apart = max(request.start - served.start, served.end - request.end)
+        if apart > 1_000_000 and request.resource != served.resource:
+            hosts = (request.resource.host or request.service, served.resource.host or served.service)
+            skews[hosts] = max(skews[hosts], apart)
+    for (one, other), apart in sorted(skews.items(), key=lambda item: -item[1])[:5]:
+        yield f"The clocks of {one} and {other} differ by {apart / 1e6:.1f} ms or more; their times are not compared."
+
+
+def _pairs(ours: Ours) -> Iterator[tuple[Span, Span]]:
+    requests = by_ref(ours[names.REQUEST])
+    for span in ours[names.GET_DATA]:
+        request = requests.get((span.trace_id, span.parent_id))
+        if request is not None:
+            yield request, span
+
+
+def _broken(spans: Iterable[Span]) -> Iterator[str]:
+    """`check` needs whole traces: only sources of a size that it can look at as a whole."""
+    held = list(spans)
+    if len(held) <= _CHECKED:
+        found = [s for s in check(held) if "which is not there" not in s]  # told elsewhere
+        if found:
+            yield f"{count(len(found), 'time')} a span breaks a rule that ours keep, first: {found[0]}"

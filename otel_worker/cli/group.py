@@ -1,0 +1,65 @@
+"""The group of commands; a command's module is imported when it is called."""
+
+import importlib
+import importlib.util
+from dataclasses import dataclass
+from typing import Final
+
+import click
+
+from otel_worker.version import __version__
+
+
+@dataclass(frozen=True, slots=True)
+class _Late:
+    """Where a command is, and what the list of commands says of it."""
+
+    module: str
+    attribute: str
+    help: str
+
+
+COMMANDS: Final = {
+    "lab": _Late("otel_worker.lab.command", "lab", "Try policies for fetching data on Dask's own state machine."),
+    "report": _Late("otel_worker.cli.report", "report", "Say where the time of tasks went."),
+    "tree": _Late("otel_worker.cli.tree", "tree", "Print traces as trees."),
+}
+
+
+class LateGroup(click.Group):
+    """Knows its commands by name; those whose modules are not installed are left out."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({*super().list_commands(ctx), *(name for name, late in COMMANDS.items() if _is_there(late))})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        late = COMMANDS.get(cmd_name)
+        if late is None or not _is_there(late):
+            return super().get_command(ctx, cmd_name)
+        command: click.Command = getattr(importlib.import_module(late.module), late.attribute)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The list from the table above: help imports no command."""
+        rows = [(name, COMMANDS[name].help) for name in self.list_commands(ctx) if name in COMMANDS]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
+def _is_there(late: _Late) -> bool:
+    try:
+        return importlib.util.find_spec(late.module) is not None
+    except ImportError:
+        return False
+
+
+@click.group(cls=LateGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__)
+def otel_worker() -> None:
+    """Where did the time go while Dask's tasks were not computing?
+
+    \b
+    otel-worker report traces.jsonl               # what a Collector's file exporter wrote
+    otel-worker report localhost:16686 --since 1h # what a Jaeger holds
+    otel-worker tree traces.jsonl --key "('sum', 0)"
+    """  # noqa: D301  click reads \b as a character
