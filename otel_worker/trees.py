@@ -12,19 +12,29 @@ _ORPHAN = " (parent not in the data)"
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """Every span that a line may have to name, and who is below whom."""
+    """The spans that are shown, who is below whom, and every span that a line may have to name."""
 
     spans: dict[Ref, Span]
     children: dict[Ref, list[Span]]
+    all: dict[Ref, Span]
 
 
-def tree(spans: Iterable[Span], *, links: bool = False, seconds: bool = False, details: bool = False) -> list[str]:
+def tree(
+    spans: Iterable[Span],
+    *,
+    links: bool = False,
+    seconds: bool = False,
+    details: bool = False,
+    among: Iterable[Span] = (),
+) -> list[str]:
     """One line a span: its name, indented; `seconds` and `details` (worker, key, outcome, peer, bytes) follow it.
 
-    With `links`, `-> name (key)` lines stand below a span for what it links to.
+    With `links`, `-> name (key)` lines stand below a span for what it links to. What is linked to, or is a root's parent,
+    may be `among` spans that have no lines themselves.
     """
     held = list(spans)
-    known = _Known(by_ref(held), children(held))
+    shown = by_ref(held)
+    known = _Known(shown, children(held), {**by_ref(among), **shown})
     return [line for depth, span in _walk(known) for line in _lines(span, depth, known, links, seconds, details)]
 
 
@@ -61,7 +71,7 @@ def _order(span: Span) -> tuple[int, int, str]:
 
 def _lines(span: Span, depth: int, known: _Known, links: bool, seconds: bool, details: bool) -> Iterator[str]:
     indent = _INDENT * depth
-    orphan = _ORPHAN if span.parent_id and span.parent_ref not in known.spans else ""
+    orphan = _ORPHAN if span.parent_id and span.parent_ref not in known.all else ""
     extras = [format_seconds(span.duration)] * seconds + _details(span) * details
     yield _INDENT.join([f"{indent}{span.name}{orphan}", *extras])
     if links:
@@ -69,7 +79,7 @@ def _lines(span: Span, depth: int, known: _Known, links: bool, seconds: bool, de
 
 
 def _target(link: Link, known: _Known) -> str:
-    target = known.spans.get(link.ref)
+    target = known.all.get(link.ref)
     if target is None:
         return f"{link.span_id} (not in the data)"
     key = label(target)

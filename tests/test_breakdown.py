@@ -371,8 +371,8 @@ task sum             |===================================| key=x worker=a
             "task a |=========|\n  execute |========| execute.run.cpu=0.2 execute.store.spill=0.6",
             "was executing for 800 ms, 600 ms of it to spill other values to make room for its result",
         ),
-        ("task a |===|\n  waiting |===| wait.peer.serialize=0.3", "300 ms of it for a peer to serialize"),
-        ("task a |===|\n  waiting |===| wait.something.new=0.3", "300 ms of it in waiting.something.new"),
+        ("task a |===|\n  waiting |===| wait.peer.serialize=0.3", "waited 300 ms, all of it for a peer to serialize"),
+        ("task a |===|\n  waiting |===| wait.something.new=0.3", "all of it in waiting.something.new"),
         ("task a |===|", "spent 300 ms between its phases"),
     ],
 )

@@ -3,13 +3,17 @@
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import msgspec
 import pytest
+import requests
 from click.testing import CliRunner, Result
 
 from otel_worker.cli.group import otel_worker
-from tests.drawing import draw
+from otel_worker.traces import Resource
+from tests.drawing import START, TRACE, draw
 from tests.lines import otlp_lines
 from tests.test_report import CASE
 
@@ -150,3 +154,21 @@ def test_version_and_help():
     assert "version" in run("--version").stdout
     for command in ("report", "tree"):
         assert "SOURCE" in run(command, "--help").stdout
+
+
+@pytest.mark.services
+def test_a_report_from_a_real_jaeger(jaeger, collector):
+    spans = [msgspec.structs.replace(s, resource=Resource({"service.name": "dask-worker-cli"})) for s in draw(CASE)]
+    now = time.time_ns()
+    moved = [msgspec.structs.replace(s, start=s.start - START + now, end=s.end - START + now) for s in spans]
+    for line in otlp_lines(moved).splitlines():
+        answer = requests.post(
+            f"{collector.http}/v1/traces", line, headers={"Content-Type": "application/json"}, timeout=20
+        )
+        answer.raise_for_status()
+    jaeger.trace(TRACE, until=lambda found: len(found) == len(spans))
+    for arguments in (["--trace-id", TRACE], ["--service", "dask-worker-cli", "--since", "5m"]):
+        found = run("report", jaeger.query_url, *arguments)
+        assert found.exit_code == 0, found.output
+        assert "waited 3.1 s, 2.4 s of it for tcp://slow to read from disk." in found.stdout
+        assert "Could not be read" not in found.stdout

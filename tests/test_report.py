@@ -54,7 +54,7 @@ def test_everything_a_person_is_told():
         "",
         "Slowest tasks",
         "     3.300 s  x on tcp://a waited 3.1 s, 2.4 s of it for tcp://slow to read from disk.",
-        "     1.000 s  l on tcp://a was executing for 1.0 s, 1.0 s of it computing.",
+        "     1.000 s  l on tcp://a was executing for 1.0 s, all of it computing.",
         "",
         "Producers overtaking",
         (
@@ -127,3 +127,11 @@ def test_a_report_of_nothing():
     found = build(Traces(), "nothing", None)
     assert found.extent.tasks == 0
     assert "0 tasks" in text(found)
+
+
+def test_a_selection_is_seen_among_all():
+    found = report(Options(only={"prefix": "sum"}))
+    assert found.extent.tasks == 1
+    assert [pair.producer for pair in found.overtaking] == ["load"]
+    assert found.what_if == report().what_if
+    assert report(Options(only={"prefix": "load"})).overtaking == ()

@@ -118,6 +118,7 @@ def test_a_directory(tmp_path):
     (tmp_path / "traces-2.json.gz").write_bytes(gzip.compress(otlp(span(2, 1))))
     (tmp_path / "metrics.jsonl").write_bytes(b'{"resourceMetrics": []}\n')
     (tmp_path / "notes.txt").write_text("not ours")
+    (tmp_path / "empty.jsonl").touch()
     found = read(tmp_path)
     assert len(found.spans) == 2
     assert found.problems == ()

@@ -55,6 +55,12 @@ def test_a_link_to_nowhere_says_so():
     assert tree(draw("a |=| -> nothing"), links=True) == ["a", "  -> 000000000000dead (not in the data)"]
 
 
+def test_a_part_of_a_trace_knows_the_rest():
+    drawn = draw(SOUND)
+    (fetch,) = [s for s in drawn if s.name == "fetch sum"]
+    assert tree([fetch], links=True, among=drawn) == ["fetch sum", "  -> task inc (i)"]
+
+
 def test_seconds_and_details():
     drawn = draw("fetch sum |===| key=x worker=a peer=b outcome=busy fetched=1500000 !")
     assert tree(drawn, seconds=True, details=True) == [

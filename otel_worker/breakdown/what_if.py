@@ -27,6 +27,8 @@ PARTS: dict[str, tuple[str, ...]] = {
     "thread slots": ("ready.thread_slot",),
 }
 
+_WORTH = 0.005  # of the path; less is noise
+
 
 class WhatIf(Struct, frozen=True):
     """A computation would take at least `seconds` less `saved` if `part` took no time.
@@ -66,7 +68,7 @@ def _without(computation: str, compute: Span | None, path: Mapping[str, int]) ->
         WhatIf(computation, compute.name if compute else "", part, total, _below(path, prefixes) / 1e9)
         for part, prefixes in PARTS.items()
     ]
-    return sorted((w for w in found if w.saved > 0), key=lambda w: -w.saved)
+    return sorted((w for w in found if w.saved > total * _WORTH), key=lambda w: -w.saved)
 
 
 def _below(path: Mapping[str, int], prefixes: Sequence[str]) -> int:

@@ -76,7 +76,11 @@ def _sentence(phase: str, whole: int, part: str, length: int, peer: str) -> str:
         return f"spent {seconds_text(whole)} between its phases"
     known = WORDS.get(part)
     words = known[1].format(peer=peer or "a peer") if known else f"in {part}"
-    return f"{did} {seconds_text(whole)}, {seconds_text(length)} of it {words}"
+    return f"{did} {seconds_text(whole)}, {_of_it(length, whole)} of it {words}"
+
+
+def _of_it(length: int, whole: int) -> str:
+    return "all" if length >= whole * 0.995 else seconds_text(length)
 
 
 def _peer(task: Task, held: Fetches, part: str) -> str:

@@ -30,7 +30,7 @@ def tree(source: str, trace_id: str, service: str, since: float, key: str, links
     if not spans:
         click.echo(f"otel-worker: No task of {source} has the key {key}.", err=True)
         raise SystemExit(1)
-    for line in tree_lines(spans, links=links, seconds=not only_names, details=not only_names):
+    for line in tree_lines(spans, links=links, seconds=not only_names, details=not only_names, among=traces.spans):
         click.echo(clean(line))
     for problem in traces.problems:
         click.echo(f"otel-worker: {clean(problem)}", err=True)

@@ -80,7 +80,8 @@ def build(traces: Traces, source: str, options: Options | None = None) -> Report
     options = options or Options()
     spans = traces.spans
     ours = Ours(spans)
-    found = _selected(tasks(ours), options.only)
+    everything = tasks(ours)
+    found = _selected(everything, options.only)
     if options.method == "critical_path":
         held = fetches(ours, found)
         found = [replace(task, parts=critical_parts(task, held)) for task in found]
@@ -95,11 +96,23 @@ def build(traces: Traces, source: str, options: Options | None = None) -> Report
         tuple(groups),
         left,
         tuple(why(found, ours, options.top)),
-        tuple(overtaking(found)),
-        tuple(what_if(found, ours)),
+        _overtaking(everything, found),
+        _what_if(everything, found, ours),
         (*missing(ours, found), *(sentence for group in groups for sentence in self_check(group.tree))),
         traces.problems,
     )
+
+
+def _overtaking(everything: list[Task], found: list[Task]) -> tuple[Overtaking, ...]:
+    """Who overtook need not be selected."""
+    prefixes = {t.prefix for t in found}
+    return tuple(pair for pair in overtaking(everything) if pair.waiting in prefixes)
+
+
+def _what_if(everything: list[Task], found: list[Task], ours: Ours) -> tuple[WhatIf, ...]:
+    """A computation's path leads through all of its tasks."""
+    computations = {t.computation for t in found}
+    return tuple(what_if((t for t in everything if t.computation in computations), ours))
 
 
 def _selected(found: list[Task], only: Mapping[str, str]) -> list[Task]:

@@ -29,12 +29,12 @@ def add_path(path: Path, into: Collected) -> None:
     files = _files(path)
     with contextlib.suppress(Full):
         for file in files:
-            _try_file(file, into, alone=len(files) == 1)
+            _try_file(file, into, alone=not path.is_dir())
 
 
 def _try_file(file: Path, into: Collected, *, alone: bool) -> None:
     try:
-        _add_file(file, into)
+        _add_file(file, into, alone=alone)
     except OSError as error:
         if alone:
             raise SourceError(f"{file}: {error.strerror or error}.") from None
@@ -50,10 +50,12 @@ def _files(path: Path) -> list[Path]:
     return files
 
 
-def _add_file(path: Path, into: Collected) -> None:
+def _add_file(path: Path, into: Collected, *, alone: bool) -> None:
     with path.open("rb") as file:
         try:
-            _add_lines(_opened(file, path, into.limits), path.name, into)
+            found = _add_lines(_opened(file, path, into.limits), path.name, into)
+            if alone and not found:
+                into.problems.add(f"{path.name} is empty")
         except _Bomb:
             ratio = into.limits.max_ratio
             into.problems.add(f"{path.name} grows more than {ratio} times when decompressed; the rest was not read")
@@ -155,18 +157,18 @@ class _Framed:
         return plain + b"\n"
 
 
-def _add_lines(file: io.BufferedReader, name: str, into: Collected) -> None:
+def _add_lines(file: io.BufferedReader, name: str, into: Collected) -> int:
+    """How many lines it has."""
     first = file.readline(into.limits.max_line_bytes + 1)
     if _is_document(first):
         first += file.read(into.limits.max_document_bytes)
         _add_line(first, f"{name} is not a JSON document of spans", into)
-        return
+        return 1
     number = 0
     for number, line in enumerate(_lines(first, file, into), start=1):
         problem = "is not OTLP JSON and was left out" if line.endswith(b"\n") else "is cut off or not OTLP JSON"
         _add_line(line, f"A line of {name} {problem}", into, f"line {number}")
-    if not number:
-        into.problems.add(f"{name} is empty")
+    return number
 
 
 def _is_document(first: bytes) -> bool:
