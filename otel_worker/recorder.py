@@ -330,13 +330,13 @@ class Recorder:
             self.loop_blocked = (now, late)
         self.clock.check()
 
-    def loop_delay(self, now: int) -> int:
-        """How long the event loop had not come round before `now`, in ns, as far as its ticks tell; an upper bound."""
+    def loop_delay(self, now: int, since: int = 0) -> int:
+        """How long between `since` and `now` the event loop had not come round just before `now`, in ns, as far as its
+        ticks tell; an upper bound.
+        """
         late = now - self.ticked - self.tick_interval
-        if late > self.tick_interval:
-            return late
-        ended, length = self.loop_blocked
-        return length if now - ended < self.tick_interval else 0
+        ended, length = (now, late) if late > self.tick_interval else self.loop_blocked
+        return max(0, min(length, ended - since)) if now - ended < self.tick_interval else 0
 
     # --- the end ---------------------------------------------------------------------------------------------------
 

@@ -270,7 +270,7 @@ class Runtime:
 
     def first_byte(self, fetch: Fetch, now: int) -> None:
         fetch.first_byte = now
-        fetch.local_loop = fetch.recorder.loop_delay(now)
+        fetch.local_loop = fetch.recorder.loop_delay(now, fetch.sent)
 
     def reply_received(self, fetch: Fetch, reply: Any, now: int) -> None:
         if not fetch.received:
