@@ -135,10 +135,6 @@ def format_bytes(count: float) -> str:
     return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
 
 
-def count(number: int, what: str) -> str:
-    return f"1 {what}" if number == 1 else f"{number:,} {what}s"
-
-
 def clean(text: str) -> str:
     """Keys come from strangers: what would move the cursor or ring the bell is shown in words."""
     return (

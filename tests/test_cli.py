@@ -60,7 +60,7 @@ def test_problems_stand_in_the_report_and_the_rest_is_reported(file):
     file.write_bytes(file.read_bytes() + b'{"resourceSp')
     found = run("report", file)
     assert found.exit_code == 0
-    assert "A line of traces.jsonl is cut off or not OTLP JSON (line 9" in found.stdout
+    assert "The last line of traces.jsonl is cut off or not OTLP JSON (line 9" in found.stdout
 
 
 def test_tree(file):

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from otel_worker.traces import Limits, SourceError, Span, read
 from otel_worker.traces.collected import Collected
-from otel_worker.traces.otlp import add_document
+from otel_worker.traces.otlp import add_cut_document, add_document
+from otel_worker.traces.salvage import salvage
 
 TRACE, OTHER = "0af7651916cd43dd8448eb211c80319c", "1" * 32
 
@@ -150,7 +151,12 @@ def test_selection_by_trace_and_service(file):
     ("content", "spans", "words"),
     [
         (b"", 0, "traces.jsonl is empty"),
-        (LINES[:-40], 1, "cut off or not OTLP JSON (line 2"),
+        (
+            LINES[:-40],
+            2,
+            "The last line of traces.jsonl is cut off or not OTLP JSON (line 2: Input data was truncated; 1 of",
+        ),
+        (LINES[:-240], 1, "cut off or not OTLP JSON (line 2: Input data was truncated)"),
         (b"hello\n" + LINES, 3, "is not OTLP JSON and was left out (line 1"),
         (b"hello\n" * 3 + LINES, 3, "(3 times, first: line 1"),
         (LINES + b'{"resourceSpans": [3]}\n', 3, "line 3: Expected `object`, got `int`"),
@@ -316,11 +322,31 @@ def test_a_jaeger_without_our_services():
 
 
 def test_a_cut_answer_is_read_as_far_as_it_goes():
-    body = wrapped(LINES)
-    with server(lambda _: (200, body[: -len(body) // 3]), claim=999) as address:
+    body = wrapped(LINES)[:-40]
+    with server(lambda _: (200, body), claim=999) as address:
         found = read(address, service="dask-worker")
-    assert len(found.spans) == 1
-    assert "cut off" in found.problems[0]
+    assert len(found.spans) == 2
+    assert f"Jaeger's answer was cut off (after {len(body)} bytes; 1 spans of" in found.problems[0]
+
+
+@pytest.mark.parametrize("document", [LINES.splitlines()[1], wrapped(LINES).splitlines()[1], JAEGER_JSON])
+def test_a_document_cut_anywhere_keeps_its_whole_spans(document):
+    whole = Collected(Limits())
+    add_document(document, whole)
+    counts = []
+    for length in range(len(document)):
+        into = Collected(Limits())
+        add_cut_document(document[:length], into)
+        counts.append(len(into))
+        assert all(s.name and s.end for s in into.traces().spans)
+    assert counts == sorted(counts)
+    assert (counts[0], counts[-1]) == (0, len(whole))
+
+
+@given(st.binary())
+def test_anything_can_be_salvaged(data):
+    salvage(data)
+    salvage(b'{"resourceSpans":' + data)
 
 
 # --- anything -------------------------------------------------------------------------------------------------------

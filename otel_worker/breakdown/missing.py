@@ -7,8 +7,7 @@ from otel_worker import names
 from otel_worker.breakdown.ours import Ours
 from otel_worker.breakdown.tasks import Task
 from otel_worker.checks import check
-from otel_worker.traces import Span, by_ref
-from otel_worker.trees import count
+from otel_worker.traces import Span, by_ref, count
 
 _P2P = ("shuffle-transfer", "shuffle-barrier", "shuffle-p2p", "rechunk-transfer", "rechunk-barrier", "rechunk-p2p")
 _CHECKED = 50_000  # spans; checking costs as much as reading them

@@ -11,7 +11,8 @@ from rich.text import Text
 from otel_worker import breakdown
 from otel_worker.breakdown.activities import label
 from otel_worker.reports.model import Report
-from otel_worker.trees import clean, count, format_bytes
+from otel_worker.traces import count
+from otel_worker.trees import clean, format_bytes
 
 _PHASE_STYLE = {"waiting": "bright_magenta", "ready": "yellow", "execute": "green"}
 _BAR = 12  # characters for 100 %

@@ -11,7 +11,7 @@ from otel_worker.traces.collected import Collected, Limits
 from otel_worker.traces.data import Event, Link, Ref, Resource, Span, Traces, Value, by_ref, children
 from otel_worker.traces.files import add_path, looks_like_address
 from otel_worker.traces.jaeger import Query, add_jaeger
-from otel_worker.traces.problems import SourceError
+from otel_worker.traces.problems import SourceError, count
 
 __all__ = [
     "Event",
@@ -25,6 +25,7 @@ __all__ = [
     "Value",
     "by_ref",
     "children",
+    "count",
     "read",
 ]
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from otel_worker.traces.data import Resource, Span, Traces
-from otel_worker.traces.problems import Problems
+from otel_worker.traces.problems import Problems, count
 
 _MIB = 1024 * 1024
 
@@ -65,7 +65,7 @@ class Collected:
 
     def traces(self) -> Traces:
         if self._duplicates:
-            self.problems.add(f"{_spans(self._duplicates)} came more than once and count once")
+            self.problems.add(f"{count(self._duplicates, 'span')} came more than once and count once")
         self._note_orphans()
         spans = tuple(span for trace in self._traces.values() for span in trace.values())
         return Traces(spans, self.problems.sentences())
@@ -75,14 +75,12 @@ class Collected:
         if orphans:
             first = orphans[0]
             example = f"{first.name} of {first.service}, parent {first.parent_id}"
-            self.problems.add(f"{_spans(len(orphans))} with a parent that is not in the data", f"for example {example}")
+            self.problems.add(
+                f"{count(len(orphans), 'span')} with a parent that is not in the data", f"for example {example}"
+            )
 
 
 def _sharer() -> Callable[[str, str], str]:
     """share(text, text) is the first of equal texts."""
     strings: dict[str, str] = {}
     return strings.setdefault
-
-
-def _spans(count: int) -> str:
-    return "1 span" if count == 1 else f"{count:,} spans"

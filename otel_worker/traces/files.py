@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from otel_worker.traces.collected import Collected, Full, Limits
-from otel_worker.traces.otlp import add_document
+from otel_worker.traces.otlp import add_cut_document, add_document
 from otel_worker.traces.problems import SourceError
 
 _GZIP = b"\x1f\x8b"
@@ -162,12 +162,14 @@ def _add_lines(file: io.BufferedReader, name: str, into: Collected) -> int:
     first = file.readline(into.limits.max_line_bytes + 1)
     if _is_document(first):
         first += file.read(into.limits.max_document_bytes)
-        _add_line(first, f"{name} is not a JSON document of spans", into)
+        _add_last_line(first, f"{name} is not a whole JSON document of spans", into, "it")
         return 1
     number = 0
     for number, line in enumerate(_lines(first, file, into), start=1):
-        problem = "is not OTLP JSON and was left out" if line.endswith(b"\n") else "is cut off or not OTLP JSON"
-        _add_line(line, f"A line of {name} {problem}", into, f"line {number}")
+        if line.endswith(b"\n"):
+            _add_line(line, f"A line of {name} is not OTLP JSON and was left out", into, f"line {number}")
+        else:
+            _add_last_line(line, f"The last line of {name} is cut off or not OTLP JSON", into, f"line {number}")
     return number
 
 
@@ -194,6 +196,15 @@ def _add_line(line: bytes, problem: str, into: Collected, where: str = "") -> No
         add_document(line, into)
     except ValueError as error:  # msgspec's errors, and Unicode's
         into.problems.add(problem, ": ".join(filter(None, (where, str(error)))))
+
+
+def _add_last_line(line: bytes, problem: str, into: Collected, where: str) -> None:
+    try:
+        add_document(line, into)
+    except ValueError as error:
+        found = add_cut_document(line, into)
+        saved = f"; {found:,} of its spans were read" if found else ""
+        into.problems.add(problem, f"{where}: {error}{saved}")
 
 
 def looks_like_address(source: str) -> bool:

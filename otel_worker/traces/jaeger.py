@@ -8,7 +8,7 @@ from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 import msgspec
 
 from otel_worker.traces.collected import Collected, Full
-from otel_worker.traces.otlp import add_document
+from otel_worker.traces.otlp import add_cut_document, add_document
 from otel_worker.traces.problems import SourceError
 
 _TIMEOUT = 60.0  # seconds without a byte
@@ -88,9 +88,10 @@ def _add(base: str, path: str, query: Query, into: Collected) -> None:
         return
     if answer.status != 200:
         raise SourceError(f"{base} answers {answer.status}: {_excerpt(answer.body)}")
-    if not answer.whole:
-        into.problems.add("Jaeger's answer was cut off", f"after {len(answer.body):,} bytes")
-    _add_answer(answer.body, base, into)
+    if answer.whole:
+        _add_answer(answer.body, base, into)
+    else:
+        _add_cut_answer(answer.body, into)
 
 
 def _older(path: str, query: Query) -> str:
@@ -107,11 +108,21 @@ def _add_answer(body: bytes, base: str, into: Collected) -> None:
         _add_line(line, base, into)
 
 
+def _add_cut_answer(body: bytes, into: Collected) -> None:
+    *lines, last = body.splitlines() or [b""]
+    for line in lines:
+        _add_line(line, "", into)
+    found = add_cut_document(last, into)
+    into.problems.add(
+        "Jaeger's answer was cut off", f"after {len(body):,} bytes; {found:,} spans of its last part were read"
+    )
+
+
 def _add_line(line: bytes, base: str, into: Collected) -> None:
     try:
         add_document(line, into)
     except ValueError as error:
-        into.problems.add(f"An answer of {base} is not JSON of traces", str(error))
+        into.problems.add(f"An answer of {base or 'Jaeger'} is not JSON of traces", str(error))
 
 
 def _get(base: str, path: str, into: Collected) -> _Answer:

@@ -2,6 +2,7 @@
 
 import base64
 import binascii
+import contextlib
 from typing import Any, Final
 
 import msgspec
@@ -10,6 +11,7 @@ from msgspec import Struct
 from otel_worker.traces import jaeger_json
 from otel_worker.traces.collected import Collected
 from otel_worker.traces.data import Event, Link, Resource, Span, StatusCode
+from otel_worker.traces.salvage import salvage
 
 # Numbers; or the enum's names, as some JSON printers of protobuf write them.
 _KIND_OF: Final[dict[int | str, str]] = {1: "internal", 2: "server", 3: "client", 4: "producer", 5: "consumer"}
@@ -113,6 +115,16 @@ def add_document(text: bytes, into: Collected) -> None:
         _add_resource_spans(part, into)
     for trace in found.data or ():
         jaeger_json.add_trace(trace, into)
+
+
+def add_cut_document(text: bytes, into: Collected) -> int:
+    """The whole spans of a document that lacks its end; how many new ones they were."""
+    before = len(into)
+    mended = salvage(text)
+    if mended is not None:
+        with contextlib.suppress(ValueError):
+            add_document(mended, into)
+    return len(into) - before
 
 
 def _add_resource_spans(part: _ResourceSpans, into: Collected) -> None:

@@ -3,6 +3,10 @@
 from dataclasses import dataclass, field
 
 
+def count(number: int, what: str) -> str:
+    return f"1 {what}" if number == 1 else f"{number:,} {what}s"
+
+
 class SourceError(Exception):
     """Nothing at all could be read; the message is one clear sentence for the user."""
 
