@@ -326,7 +326,9 @@ def test_a_cut_answer_is_read_as_far_as_it_goes():
     with server(lambda _: (200, body), claim=999) as address:
         found = read(address, service="dask-worker")
     assert len(found.spans) == 2
-    assert f"Jaeger's answer was cut off (after {len(body)} bytes; 1 spans of" in found.problems[0]
+    assert (
+        f"Jaeger's answer was cut off (after {len(body):,} bytes; of its last part came 1 span)." in found.problems[0]
+    )
 
 
 @pytest.mark.parametrize("document", [LINES.splitlines()[1], wrapped(LINES).splitlines()[1], JAEGER_JSON])

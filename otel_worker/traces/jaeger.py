@@ -9,7 +9,7 @@ import msgspec
 
 from otel_worker.traces.collected import Collected, Full
 from otel_worker.traces.otlp import add_cut_document, add_document
-from otel_worker.traces.problems import SourceError
+from otel_worker.traces.problems import SourceError, count
 
 _TIMEOUT = 60.0  # seconds without a byte
 _CHUNK = 1024 * 1024
@@ -113,9 +113,8 @@ def _add_cut_answer(body: bytes, into: Collected) -> None:
     for line in lines:
         _add_line(line, "", into)
     found = add_cut_document(last, into)
-    into.problems.add(
-        "Jaeger's answer was cut off", f"after {len(body):,} bytes; {found:,} spans of its last part were read"
-    )
+    saved = f"after {len(body):,} bytes; of its last part came {count(found, 'span')}"
+    into.problems.add("Jaeger's answer was cut off", saved)
 
 
 def _add_line(line: bytes, base: str, into: Collected) -> None:
