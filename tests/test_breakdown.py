@@ -71,6 +71,12 @@ def test_the_parts_of_a_task():
     )
 
 
+def test_the_arrival_comes_before_the_span():
+    assert shares("task sum |==| task.arrival=0.7\n  execute |==| execute.run.cpu=0.2") == near(
+        {"arrival": 0.7, "execute.run.cpu": 0.2}
+    )
+
+
 def test_a_phase_that_tells_nothing_is_unexplained():
     assert shares("task sum |=====|\n  waiting |===  |") == near({"waiting.other": 0.3, "other": 0.2})
 
@@ -374,6 +380,10 @@ task sum             |===================================| key=x worker=a
         ("task a |===|\n  waiting |===| wait.peer.serialize=0.3", "waited 300 ms, all of it for a peer to serialize"),
         ("task a |===|\n  waiting |===| wait.something.new=0.3", "all of it in waiting.something.new"),
         ("task a |===|", "spent 300 ms between its phases"),
+        (
+            "task a |===| task.arrival=1.0\n  execute |===| execute.run.cpu=0.3",
+            "took 1.0 s, all of it to decode what the scheduler sent, imports included",
+        ),
     ],
 )
 def test_one_sentence_explains(drawing, sentence):
@@ -468,6 +478,8 @@ def test_sound_spans_miss_nothing():
         ("tasks inc |=| count=7", "Sums only of 7 tasks"),
         ("task shuffle-transfer |==|\n  execute |==| execute.run.noncpu=0.2", "0.2 s in 1 task of P2P"),
         ("task a |=|\n  waiting |==|", "1 time a span breaks a rule"),
+        ("spill |===|", "0.3 s of spilling by memory monitors (1 span) stand under no task"),
+        ("fetch replica |==| fetch.reason=replica", "0.2 s of fetching replicas that no task asked for (1 span)"),
     ],
 )
 def test_what_is_missing_is_said(drawing, words):

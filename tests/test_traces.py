@@ -245,6 +245,12 @@ def test_a_jaeger_is_asked_for_our_services_and_raw_traces():
     assert len(asked) == 2
 
 
+def test_as_many_traces_as_were_asked_for_may_not_be_all():
+    with server(lambda _: (200, wrapped(LINES))) as address:
+        assert "1 traces and gave as many" in read(address, service="s", max_traces=1).problems[0]
+        assert read(address, service="s", max_traces=2).problems == ()
+
+
 def test_one_trace_of_a_jaeger():
     with server(lambda path: (200, wrapped(LINES)) if f"/traces/{TRACE}" in path else (404, b"")) as address:
         assert len(read(f"http://{address}/", trace_id=TRACE).spans) == 3

@@ -4,6 +4,7 @@ from typing import Final
 
 # Path -> (in a table, in a sentence: "2.4 s of it …"). {peer} is who was waited for, where that is known.
 WORDS: Final[dict[str, tuple[str, str]]] = {
+    "arrival": ("arrival: decode, import", "to decode what the scheduler sent, imports included"),
     "waiting": ("waiting for data", "waiting for data"),
     "waiting.missing": ("no holder known", "for data that nobody was known to hold"),
     "waiting.queued": ("not yet requested", "before the data was requested"),

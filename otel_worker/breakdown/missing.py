@@ -20,6 +20,7 @@ def missing(ours: Ours, tasks: Sequence[Task]) -> list[str]:
         *_unfinished(ours),
         *_remote_halves(ours),
         *_p2p(tasks),
+        *_nobodys(ours),
         *_clocks(ours),
         *_broken(ours.spans),
     ]
@@ -64,6 +65,19 @@ def _p2p(tasks: Sequence[Task]) -> Iterator[str]:
     if total:
         tasks_ = count(sum(t.count for t in held), "task")
         yield f"{total / 1e9:.1f} s in {tasks_} of P2P shuffles are not split further."
+
+
+def _nobodys(ours: Ours) -> Iterator[str]:
+    """What a worker did for no task of its own."""
+    spills = [s for s in ours[names.SPILL] if not s.parent_id]
+    replicas = [s for s in ours[names.FETCH] if s.attributes.get(names.FETCH_REASON) == "replica"]
+    for spans, what in (
+        (spills, "spilling by memory monitors"),
+        (replicas, "fetching replicas that no task asked for"),
+    ):
+        if spans:
+            total = sum(s.duration for s in spans) / 1e9
+            yield f"{total:.1f} s of {what} ({count(len(spans), 'span')}) stand under no task."
 
 
 def _clocks(ours: Ours) -> Iterator[str]:

@@ -14,6 +14,7 @@ from otel_worker.traces import Ref, Span
 Parts = Mapping[str, int]
 
 OTHER: Final = "other"
+ARRIVAL: Final = "arrival"
 _PHASES: Final = (names.WAITING, names.READY, names.EXECUTE)
 _PREFIXES: Final = {
     names.WAIT_PREFIX: names.WAITING,
@@ -34,7 +35,7 @@ class Task(Struct, frozen=True, gc=False):
 
     @property
     def total(self) -> int:
-        """Nanoseconds from arrival to end, of all that it stands for."""
+        """Nanoseconds from the decoding of its message to its end, of all that it stands for."""
         return sum(self.parts.values())
 
     @property
@@ -84,7 +85,8 @@ def _by_start(task: Task) -> int:
 
 
 def _coalesced(top: Span) -> Task:
-    return Task(top, told(top), int(top.attributes.get(names.TASKS_COUNT, 1)))
+    arrival = arrival_of(top)
+    return Task(top, told(top) | ({ARRIVAL: arrival} if arrival else {}), int(top.attributes.get(names.TASKS_COUNT, 1)))
 
 
 def _task(top: Span, phases: Mapping[str, Span]) -> Task:
@@ -92,10 +94,17 @@ def _task(top: Span, phases: Mapping[str, Span]) -> Task:
     for phase in phases.values():
         parts.update(phase_parts(phase))
     rest = top.duration - sum(parts.values())
+    if arrival := arrival_of(top):
+        parts[ARRIVAL] = arrival
     if rest > 0:
         parts[OTHER] = rest
     get = phases.get
     return Task(top, parts, 1, get(names.WAITING), get(names.READY), get(names.EXECUTE))
+
+
+def arrival_of(top: Span) -> int:
+    """Nanoseconds before the span begins: the task's share of decoding the message that brought it."""
+    return int(float(top.attributes.get(names.ARRIVAL) or 0) * 1e9 + 0.5)
 
 
 def phase_parts(phase: Span) -> dict[str, int]:

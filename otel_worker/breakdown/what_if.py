@@ -10,7 +10,7 @@ from otel_worker import names
 from otel_worker.breakdown.apportion import add
 from otel_worker.breakdown.critical import critical_parts, fetches
 from otel_worker.breakdown.ours import Ours
-from otel_worker.breakdown.tasks import Task
+from otel_worker.breakdown.tasks import ARRIVAL, Task
 from otel_worker.traces import Span
 
 # What could be made to vanish -> the paths that it is made of.
@@ -25,6 +25,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     "queues before requests": ("waiting.queued",),
     "local event loop": ("waiting.loop", "execute.loop"),
     "thread slots": ("ready.thread_slot",),
+    "arrival": ("arrival",),
 }
 
 _WORTH = 0.005  # of the path; less is noise
@@ -89,7 +90,7 @@ def critical_path(tasks: Sequence[Task], compute: Span | None, ours: Ours) -> di
     while i >= 0 and at > begin:
         task = ordered[i]
         on_path.append(task)
-        arrived = min(task.span.start, at)
+        arrived = min(task.span.start - task.parts.get(ARRIVAL, 0), at)
         i = min(bisect_right(ends, arrived), i) - 1
         at = ends[i] if i >= 0 else begin
         scheduler += max(0, arrived - at)

@@ -9,9 +9,10 @@ from otel_worker import names
 from otel_worker.breakdown.activities import WORDS
 from otel_worker.breakdown.critical import Fetches, critical_steps, fetches
 from otel_worker.breakdown.ours import Ours
-from otel_worker.breakdown.tasks import OTHER, Task
+from otel_worker.breakdown.tasks import ARRIVAL, OTHER, Task
 
 _DID = {
+    ARRIVAL: "took",
     names.WAITING: "waited",
     names.READY: "was ready but did not run for",
     names.EXECUTE: "was executing for",

@@ -20,6 +20,9 @@ class _Late:
 
 
 COMMANDS: Final = {
+    "demo": _Late(
+        "otel_worker.cli.demo", "demo", "Run a small cluster of real processes and show where its time went."
+    ),
     "lab": _Late("otel_worker.lab.command", "lab", "Try policies for fetching data on Dask's own state machine."),
     "report": _Late("otel_worker.cli.report", "report", "Say where the time of tasks went."),
     "tree": _Late("otel_worker.cli.tree", "tree", "Print traces as trees."),

@@ -46,6 +46,7 @@ def report(
     trace_id: str,
     service: str,
     since: float,
+    limit: int,
     by: tuple[str, ...],
     only: dict[str, str],
     key: str,
@@ -66,7 +67,7 @@ def report(
     Method `shares` is what the workers worked out: at each instant of a wait, the dependencies still lacking share it.
     Method `critical_path` follows, for each task, the fetch that arrived last through its phases.
     """  # noqa: D301  click reads \b as a character
-    traces = read_or_exit(source, service=service, since=since, trace_id=trace_id)
+    traces = read_or_exit(source, service=service, since=since, trace_id=trace_id, limit=limit)
     gc.disable()  # the process ends soon, and collections over a million spans take longer than the report
     found = build(traces, source, Options(method, by, only | ({"key": key} if key else {}), top, groups))
     if not found.extent.tasks:
@@ -74,7 +75,7 @@ def report(
     if as_json:
         click.echo(to_json(found))
     else:
-        render(found, _console())
+        render(found, console())
 
 
 def _nothing(source: str, sentences: tuple[str, ...]) -> int:
@@ -82,7 +83,7 @@ def _nothing(source: str, sentences: tuple[str, ...]) -> int:
     return 1
 
 
-def _console() -> Console:
+def console() -> Console:
     """Rich itself looks at NO_COLOR, TERM and COLUMNS; a pipe has room."""
     width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else _PIPE_WIDTH
     return Console(width=width, highlight=False, markup=False, emoji=False)

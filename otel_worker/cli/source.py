@@ -36,17 +36,24 @@ def source_options(command: F) -> F:
         click.option(
             "--since", type=Since(), default="1h", show_default=True, help="How far back a Jaeger is searched."
         ),
+        click.option(
+            "--limit",
+            type=click.IntRange(min=1),
+            default=1000,
+            show_default=True,
+            help="At most so many traces of each service from a Jaeger.",
+        ),
         click.argument("source"),
     ):
         command = option(command)
     return command
 
 
-def read_or_exit(source: str, *, service: str, since: float, trace_id: str) -> Traces:
+def read_or_exit(source: str, *, service: str, since: float, trace_id: str, limit: int) -> Traces:
     """Without a span there is nothing to show: the reason goes to stderr, the status is 1."""
     progress = _Progress(source)
     try:
-        traces = read(source, service=service, since=since, trace_id=trace_id, progress=progress)
+        traces = read(source, service=service, since=since, trace_id=trace_id, max_traces=limit, progress=progress)
     except SourceError as error:
         progress.end()
         raise SystemExit(_say(str(error))) from None

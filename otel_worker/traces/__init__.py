@@ -36,18 +36,19 @@ def read(
     service: str = "",
     since: float = 3600.0,
     trace_id: str = "",
+    max_traces: int = 1000,
     limits: Limits | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Traces:
     """The spans of a file, directory or Jaeger address; raise SourceError where nothing can be read.
 
-    `service` and `trace_id` select; `since` (seconds before now) bounds what a Jaeger is asked for. `progress` is told
+    `service` and `trace_id` select; `since` (seconds before now) and `max_traces` (of each service) bound what a Jaeger is asked for. `progress` is told
     the number of spans so far, many times a second.
     """
     into = Collected(limits or Limits(), progress)
     with _collector_off():
         if looks_like_address(str(source)):
-            add_jaeger(str(source), Query(time.time(), service, since, trace_id), into)
+            add_jaeger(str(source), Query(time.time(), service, since, trace_id, max_traces), into)
             return into.traces()
         add_path(Path(source), into)
         return _selected(into.traces(), service, trace_id)

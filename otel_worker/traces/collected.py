@@ -40,6 +40,10 @@ class Collected:
     def __len__(self) -> int:
         return self._count
 
+    @property
+    def trace_count(self) -> int:
+        return len(self._traces)
+
     def new_document(self) -> None:
         """Equal strings are shared within a document: there they repeat, and its dictionary stays in the CPU's cache."""
         self.share = _sharer()

@@ -38,9 +38,16 @@ def add_jaeger(address: str, query: Query, into: Collected) -> None:
     base = address if "://" in address else f"http://{address}"
     try:
         for path in _paths(base, query, into):
+            before = into.trace_count
             _add(base, path, query, into)
+            _note_limit(into.trace_count - before, query, into)
     except Full:
         return
+
+
+def _note_limit(traces: int, query: Query, into: Collected) -> None:
+    if not query.trace_id and traces >= query.max_traces:
+        into.problems.add(f"Jaeger was asked for {query.max_traces:,} traces and gave as many: there may be more")
 
 
 def _paths(base: str, query: Query, into: Collected) -> list[str]:

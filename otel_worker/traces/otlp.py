@@ -162,18 +162,21 @@ def _span(found: _Span, resource: Resource, scope: str, into: Collected) -> Span
 
 
 def _attributes(pairs: list[_KeyValue], into: Collected) -> dict[str, Any]:
-    """A comprehension without calls for the usual types: half of the time of reading goes by here."""
+    """A plain loop, without calls for the usual types: half of the time of reading goes by here."""
     share = into.share
-    return {
-        pair.key: share(text, text)
-        if (text := (value := pair.value).string_value) is not None
-        else number
-        if (number := value.double_value) is not None
-        else integer
-        if (integer := value.int_value) is not None
-        else _other_value(value)
-        for pair in pairs
-    }
+    found: dict[str, Any] = {}
+    for pair in pairs:
+        key, value = pair.key, pair.value
+        text = value.string_value
+        if text is not None:
+            found[share(key, key)] = share(text, text)
+        elif (number := value.double_value) is not None:
+            found[share(key, key)] = number
+        elif (integer := value.int_value) is not None:
+            found[share(key, key)] = integer
+        else:
+            found[share(key, key)] = _other_value(value)
+    return found
 
 
 def _other_value(value: _AnyValue) -> Any:

@@ -1,0 +1,67 @@
+"""`otel-worker demo`: work worth looking at, on real processes, without Docker."""
+
+import tempfile
+from pathlib import Path
+
+import click
+
+from otel_worker import names
+from otel_worker.cli.report import console
+from otel_worker.demo import DemoError, run
+from otel_worker.demo_work import ROUNDS
+from otel_worker.reports import Options, build, render
+from otel_worker.traces import Span, Traces, read
+from otel_worker.trees import clean, subtree
+from otel_worker.trees import tree as tree_lines
+
+
+@click.command()
+@click.option(
+    "--delay",
+    default=0.3,
+    show_default=True,
+    type=click.FloatRange(0, 5),
+    help="Seconds that a slow value takes to unpickle.",
+)
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Keep spans and logs in this folder.")
+@click.option(
+    "--trees", default=2, show_default=True, type=click.IntRange(min=0), help="How many tasks to show as trees."
+)
+def demo(delay: float, out: Path | None, trees: int) -> None:
+    """Run a scheduler, three workers and a client as real processes, and show where the time went.
+
+    Alice combines what bob and carol loaded. One of carol's values takes --delay seconds to unpickle; it is on carol's disk
+    when alice asks for it, so it is unpickled once on carol, to read it back, and once on alice, to receive it. Double the
+    delay, and the printed seconds double.
+
+    \b
+    otel-worker demo
+    otel-worker demo --delay 0.6 --out demo
+    """  # noqa: D301  click reads \b as a character
+    folder = out or Path(tempfile.mkdtemp(prefix="otel-worker-demo-"))
+    folder.mkdir(parents=True, exist_ok=True)
+    click.echo("Starting a scheduler and three workers; this takes some 20 seconds …", err=True)
+    try:
+        traces = read(run(folder, delay))
+    except DemoError as error:
+        click.echo(f"otel-worker: {error}", err=True)
+        raise SystemExit(1) from None
+    _show(traces, folder, delay, trees)
+
+
+def _show(traces: Traces, folder: Path, delay: float, trees: int) -> None:
+    tasks = sorted((s for s in traces.spans if s.operation == names.TASK), key=lambda s: -s.duration)
+    slowest = [s for s in tasks if any(child.operation == names.FETCH for child in subtree(traces.spans, s))][:trees]
+    click.echo(f"Injected: {ROUNDS} values on carol that take {delay:g} s to unpickle, wherever that happens.\n")
+    for task in slowest:
+        for line in tree_lines(subtree(traces.spans, task), links=True, seconds=True, details=True, among=traces.spans):
+            click.echo(clean(line))
+        click.echo()
+    render(build(traces, str(folder), Options("shares", (), {}, 5, 20)), console())
+    click.echo(f"\nThe {len(traces.spans)} spans and the logs are in {folder}; otel-worker report {folder} reads them.")
+
+
+def injected(spans: tuple[Span, ...]) -> list[float]:
+    """Seconds of each unpickling that the demo's delay lengthened, as the peer's disk read shows it."""
+    reads = [s for s in spans if s.name == names.UNSPILL and "load_slow" in str(s.attributes.get(names.SPILL_KEY))]
+    return [s.duration / 1e9 for s in reads]
