@@ -25,10 +25,11 @@ MAX_DEPENDENTS = 1000  # how many are looked at to find the most urgent
 class FetchHeld:
     """The spans of one fetch that are real already, and the task below which they stand."""
 
-    __slots__ = ("fetch", "parent", "request")
+    __slots__ = ("context", "fetch", "parent", "request")
 
     def __init__(self, fetch: Span, parent: Task | None) -> None:
         self.fetch = fetch
+        self.context = trace.set_span_in_context(fetch, wire.EMPTY)
         self.parent = parent
         self.request: Span | None = None
 
@@ -47,7 +48,7 @@ class FetchSpans:
         held = self._start_fetch(fetch)
         if held is None or not held.fetch.is_recording():
             return None
-        context = trace.set_span_in_context(held.fetch, wire.EMPTY)
+        context = held.context
         attributes = {**self._about(fetch), **_address(fetch.peer)}
         held.request = self._emit.start(
             names.REQUEST, context, fetch.sent + fetch.offset, attributes, kind=SpanKind.CLIENT

@@ -7,6 +7,7 @@ closures: wrapt's function wrapper costs a microsecond a call, and some of these
 
 from __future__ import annotations
 
+from asyncio import get_running_loop
 from contextvars import ContextVar
 from functools import wraps
 from time import perf_counter_ns as now
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 # What the code that runs now works for. Set only in contexts that are private to an asyncio task, or reset in the same
 # call; every reader checks the record's type and phase, since contexts are copied into whatever is started meanwhile.
 CURRENT: ContextVar[Cause | None] = ContextVar("otel_worker_current", default=None)
+
+# Seconds that closing a worker may take before what is open ends: close waits for running tasks, and the Nanny kills.
+PATIENCE = 1.0
 
 STATE_MACHINE = "distributed.worker_state_machine"
 WORKER = "distributed.worker"
@@ -137,10 +141,16 @@ class Hooks:
         runtime = self._runtime
         closed = self._safe("worker_close", runtime.worker_closed)
 
+        def end_early(worker: Any) -> None:
+            if closed(worker, now()):
+                runtime.start_flush()
+
         async def close(self: Any, *args: Any, **kwargs: Any) -> Any:
+            early = get_running_loop().call_later(PATIENCE, end_early, self)
             try:
                 return await original(self, *args, **kwargs)
             finally:
+                early.cancel()
                 if closed(self, now()):
                     await runtime.flush()
 

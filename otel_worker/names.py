@@ -168,6 +168,9 @@ SERVICE_WORKER = "dask-worker"
 SERVICE_CLIENT = "dask-client"
 SERVICE_SCHEDULER = "dask-scheduler"
 
+STATE = "dask.task.state"
+ACTIVITY = "dask.activity"
+
 # --- metrics -------------------------------------------------------------------------------------------------------
 
 METRIC_STATE_TIME = "dask.task.state.time"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import socket
 from typing import Any
 
@@ -39,8 +40,17 @@ class Providers:
         tracer: trace.Tracer = provider.get_tracer(names.SCOPE, __version__, schema_url=names.SCHEMA_URL)
         resource = getattr(tracer, "resource", None)
         if resource is not None and _is_ours_or_unset(resource):
+            tracer = copy.copy(tracer)  # the provider gives the same one to every role
             tracer.resource = _named(resource, ROLES[role])  # type: ignore[attr-defined]
         return tracer
+
+    def meter(self) -> Any:
+        """A meter; metrics carry the worker's service name where the user named none."""
+        provider = self.meter_provider
+        config = getattr(provider, "_sdk_config", None)
+        if config is not None and _unset(config.resource):
+            config.resource = _named(config.resource, ROLES["worker"])
+        return provider.get_meter(names.SCOPE, __version__, schema_url=names.SCHEMA_URL)
 
     def flushable(self) -> list[Any]:
         """The providers of this process that can be flushed."""

@@ -16,9 +16,10 @@ from opentelemetry import context as context_api
 
 from otel_worker import wire
 from otel_worker.budget import Budget
-from otel_worker.endings import bound_exit, flush_providers
+from otel_worker.endings import Endings
 from otel_worker.facts import Clock, Failure, Fetch, Serve, SpillOp, Task
 from otel_worker.fetch_spans import FetchSpans
+from otel_worker.metrics import Instruments, WorkerMetrics
 from otel_worker.recorder import Recorder
 from otel_worker.spans import Emitter
 from otel_worker.submissions import Submission, Submissions
@@ -75,16 +76,25 @@ class Runtime:
         self.by_slow: dict[int, Recorder] = {}
         self.spans: dict[Recorder, WorkerSpans] = {}
         self.operations = _Operations()
+        self._closed: list[Recorder] = []
         self.submissions = Submissions(self._client_emitter, self.clock)
+        end_all = guard("exit", self._end_all)
+        self._endings = Endings(lambda: end_all(perf_counter_ns()))
 
     @cached_property
     def settings(self) -> Settings:
         """Read when the first worker or client is made: only then Dask's configuration is there for sure."""
         return self._load()
 
+    @cached_property
+    def instruments(self) -> Instruments:
+        """Made with the first worker."""
+        return Instruments(self.providers.meter(), perf_counter_ns)
+
     # --- making and closing ------------------------------------------------------------------------------------------------
 
     def _emitter(self, role: str) -> Emitter:
+        self._endings.bound(self.providers.flushable())
         budget = Budget(self.settings.span_budget, self.settings.span_burst, perf_counter_ns())
         return Emitter(self.providers.tracer(role), self.settings, budget, perf_counter_ns)
 
@@ -94,13 +104,15 @@ class Runtime:
     def worker_made(self, worker: Any, now: int) -> None:
         from distributed.utils import key_split_group
 
-        bound_exit(self.providers.flushable())
         interval = int(getattr(worker, "_tick_interval", 0.02) * 1e9)
         recorder = Recorder(worker.state, self.clock, now, tick_interval=interval)
         emitter = self._emitter("worker")
         emitter.group = key_split_group
         spans = self.spans[recorder] = WorkerSpans(emitter)
-        recorder.observers.append(_guarded(spans, self.guard))
+        metrics = self.instruments.workers[recorder] = WorkerMetrics(recorder, self.settings, self.instruments)
+        metrics.spans = lambda: dict(emitter.budget.spans)
+        # Metrics first: they read the fetch's span for exemplars.
+        recorder.observers += [_guarded(metrics, "metrics", self.guard), _guarded(spans, "spans", self.guard)]
         self.by_counter[worker.state.task_counter] = recorder
         self.by_worker[id(worker)] = recorder
         slow = _slow(worker)
@@ -114,6 +126,7 @@ class Runtime:
         self.by_slow.pop(slow, None)
         if recorder is not None:
             self.spans.pop(recorder, None)
+            self._closed.append(recorder)
 
     def worker_closed(self, worker: Any, now: int) -> bool:
         """End what is open; True the first time."""
@@ -124,15 +137,28 @@ class Runtime:
         self._forget(id(worker), worker.state.task_counter, id(_slow(worker)))
         return True
 
+    def start_flush(self) -> None:
+        """As `flush`, but nobody waits."""
+        self._endings.start_flush(self.providers.flushable(), self.settings.flush_timeout)
+
     async def flush(self) -> None:
-        """Export what was recorded, within `flush_timeout`; never raises."""
-        await flush_providers(self.providers.flushable(), self.settings.flush_timeout)
+        """Export what was recorded, within `flush_timeout`; never raises. Closed workers' last sums are among it."""
+        closed, self._closed = self._closed, []
+        await self._endings.flush(self.providers.flushable(), self.settings.flush_timeout)
+        for recorder in closed:
+            self.instruments.workers.pop(recorder, None)
 
     def close(self, now: int) -> None:
         """Observing ends: workers that run on are silent from now on."""
+        self._endings.release()
+        self._end_all(now)
+
+    def _end_all(self, now: int) -> None:
         for recorder in list(self.by_worker.values()):
             recorder.close(now)
         self.submissions.close(now)
+        if self.by_worker:
+            self.instruments.workers.clear()
         for held in (self.by_counter, self.by_worker, self.by_slow, self.spans):
             held.clear()
 
@@ -341,9 +367,13 @@ class Runtime:
     # --- the event loop ------------------------------------------------------------------------------------------------------
 
     def ticked(self, server: Any, now: int) -> None:
-        recorder = self.by_worker.get(id(server))
-        if recorder is not None:
-            recorder.tick(now)
+        recorder = self._recorder(server)
+        if recorder is None:
+            return
+        late = recorder.tick(now)
+        metrics = self.instruments.workers.get(recorder)
+        if metrics is not None:
+            metrics.lag(late)
 
     # --- the client ------------------------------------------------------------------------------------------------------------
 
@@ -366,11 +396,11 @@ class Runtime:
         return dask.annotate(**{wire.KEY: annotation})
 
 
-def _guarded(spans: WorkerSpans, guard: Guard) -> Any:
+def _guarded(observer: Any, what: str, guard: Guard) -> Any:
     """The same observer, each of its methods with a net of its own."""
     for name in ("task_ended", "fetch_ended", "serve_ended", "spill_ended", "key_released"):
-        setattr(spans, name, guard(f"spans.{name}", getattr(spans, name)))
-    return spans
+        setattr(observer, name, guard(f"{what}.{name}", getattr(observer, name)))
+    return observer
 
 
 def _slow(worker: Any) -> Any:

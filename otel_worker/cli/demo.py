@@ -10,7 +10,7 @@ from otel_worker.cli.report import console
 from otel_worker.demo import DemoError, run
 from otel_worker.demo_work import ROUNDS
 from otel_worker.reports import Options, build, render
-from otel_worker.traces import Span, Traces, read
+from otel_worker.traces import Traces, read
 from otel_worker.trees import clean, subtree
 from otel_worker.trees import tree as tree_lines
 
@@ -30,9 +30,9 @@ from otel_worker.trees import tree as tree_lines
 def demo(delay: float, out: Path | None, trees: int) -> None:
     """Run a scheduler, three workers and a client as real processes, and show where the time went.
 
-    Alice combines what bob and carol loaded. One of carol's values takes --delay seconds to unpickle; it is on carol's disk
-    when alice asks for it, so it is unpickled once on carol, to read it back, and once on alice, to receive it. Double the
-    delay, and the printed seconds double.
+    Alice combines what bob and carol loaded, in several rounds. One of carol's values takes --delay seconds to unpickle. It
+    is on carol's disk when alice asks for it, and on alice's when she uses it: so it is unpickled to read it back on carol,
+    to receive it on alice, and to read it back there. Double the delay, and those seconds double.
 
     \b
     otel-worker demo
@@ -59,9 +59,3 @@ def _show(traces: Traces, folder: Path, delay: float, trees: int) -> None:
         click.echo()
     render(build(traces, str(folder), Options("shares", (), {}, 5, 20)), console())
     click.echo(f"\nThe {len(traces.spans)} spans and the logs are in {folder}; otel-worker report {folder} reads them.")
-
-
-def injected(spans: tuple[Span, ...]) -> list[float]:
-    """Seconds of each unpickling that the demo's delay lengthened, as the peer's disk read shows it."""
-    reads = [s for s in spans if s.name == names.UNSPILL and "load_slow" in str(s.attributes.get(names.SPILL_KEY))]
-    return [s.duration / 1e9 for s in reads]
