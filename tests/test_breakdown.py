@@ -9,7 +9,18 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from otel_worker import names
-from otel_worker.breakdown import Node, critical_parts, grouped, missing, overtaking, self_check, tasks, what_if, why
+from otel_worker.breakdown import (
+    Node,
+    critical_parts,
+    grouped,
+    missing,
+    overtaking,
+    self_check,
+    tasks,
+    what_if,
+    why,
+    worker_names,
+)
 from otel_worker.breakdown.apportion import apportion
 from otel_worker.breakdown.critical import fetches
 from otel_worker.breakdown.ours import Ours
@@ -388,14 +399,14 @@ task sum             |===================================| key=x worker=a
 )
 def test_one_sentence_explains(drawing, sentence):
     ours = Ours(draw(drawing))
-    (reason,) = why(tasks(ours), ours, 5)
+    (reason,) = why(tasks(ours), ours, 5, {})
     assert sentence in reason.sentence
 
 
 def test_the_slowest_come_first():
     ours = Ours(draw(TWO))
-    assert [r.key for r in why(tasks(ours), ours, 2)] == ["y", "x"]
-    assert why(tasks(ours), ours, 0) == []
+    assert [r.key for r in why(tasks(ours), ours, 2, {})] == ["y", "x"]
+    assert why(tasks(ours), ours, 0, {}) == []
 
 
 # --- producers overtaking --------------------------------------------------------------------------------------------
@@ -465,7 +476,7 @@ def test_the_critical_path_without_its_connections():
 
 def told(spans: list[Span]) -> str:
     ours = Ours(spans)
-    return " ".join(missing(ours, tasks(ours)))
+    return " ".join(missing(ours, tasks(ours), {}))
 
 
 def test_sound_spans_miss_nothing():
@@ -484,6 +495,21 @@ def test_sound_spans_miss_nothing():
 )
 def test_what_is_missing_is_said(drawing, words):
     assert words in told(draw(drawing))
+
+
+def test_spans_that_the_workers_did_not_record():
+    ours = Ours(draw(TWO))
+    (sentence,) = missing(ours, tasks(ours), {"recorded": 8, "dropped": 1200, "coalesced": 0, "unsampled": 3})
+    assert sentence == "By the workers' own count 8 spans were recorded, others not: 1,200 dropped, 3 unsampled."
+
+
+def test_workers_are_called_by_their_names():
+    ours = Ours(draw(DISK.replace("worker=a", "worker=tcp://a worker.name=ann", 1)))
+    found = tasks(ours)
+    assert worker_names(found) == {"tcp://a": "ann"}
+    (reason,) = why(found, ours, 1, {"tcp://slow": "bob"})
+    assert (reason.worker, reason.peer) == ("tcp://a", "tcp://slow")
+    assert "for bob (tcp://slow) to read from disk" in reason.sentence
 
 
 def test_remote_halves_that_were_not_seen():

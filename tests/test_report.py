@@ -58,18 +58,14 @@ def test_everything_a_person_is_told():
         "",
         "Producers overtaking",
         (
-            "     1.000 s  1 task of sum waited for data while their worker ran 1 of load, which made 8.0 MB (32%"
-            " of all their waiting)."
+            "     1.000 s  1 task of sum waited for data while their worker ran 1 of load, which made 8.0"
+            " MB (32% of all their waiting)."
         ),
         "",
         "What if a part took no time",
         (
-            "  unspill: computation 00000000000000000000000000000001 would take 0.900 s instead of 3.300 s, 73% l"
-            "ess at most."
-        ),
-        (
-            "  network: computation 00000000000000000000000000000001 would take 2.600 s instead of 3.300 s, 21% l"
-            "ess at most."
+            "     3.300 s  computation 00000000000000000000000000000001: without unspill 0.900 s (73%"
+            " less), without network 2.600 s (21% less), at best."
         ),
         "",
         "Could not be read",

@@ -125,6 +125,30 @@ def test_a_directory(tmp_path):
     assert found.problems == ()
 
 
+def spans_metric(temporality: int, *values: int, worker: str = "a") -> bytes:
+    attributes = [
+        attribute("dask.worker.address", "stringValue", worker),
+        attribute("dask.outcome", "stringValue", "dropped"),
+    ]
+    points = [{"asInt": str(value), "attributes": attributes} for value in values]
+    metric = {"name": "otel_worker.spans", "sum": {"dataPoints": points, "aggregationTemporality": temporality}}
+    others = [
+        {"name": "dask.fetch.duration", "histogram": {"dataPoints": [{"count": "1"}]}},
+        {"name": "x", "gauge": {}},
+    ]
+    return json.dumps({"resourceMetrics": [{"scopeMetrics": [{"metrics": [*others, metric]}]}]}).encode() + b"\n"
+
+
+@pytest.mark.parametrize(("temporality", "dropped"), [(2, 9 + 2), (1, 16 + 2)])
+def test_what_the_workers_say_became_of_their_spans(tmp_path, temporality, dropped):
+    (tmp_path / "traces.jsonl").write_bytes(LINES)
+    counts = spans_metric(temporality, 7) + spans_metric(temporality, 9) + spans_metric(temporality, 2, worker="b")
+    (tmp_path / "metrics.jsonl").write_bytes(counts)
+    found = read(tmp_path)
+    assert found.fates == {"dropped": dropped}
+    assert found.problems == ()
+
+
 def test_a_document_printed_for_people(file):
     file.write_text(json.dumps(json.loads(otlp(span(1))), indent=2))
     assert len(read(file).spans) == 1

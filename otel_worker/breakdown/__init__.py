@@ -4,9 +4,9 @@ from otel_worker.breakdown.critical import critical_parts
 from otel_worker.breakdown.missing import missing
 from otel_worker.breakdown.nodes import Group, Node, grouped, self_check
 from otel_worker.breakdown.overtaking import Overtaking, overtaking
-from otel_worker.breakdown.tasks import BY, Task, tasks
+from otel_worker.breakdown.tasks import BY, Task, tasks, worker_names
 from otel_worker.breakdown.what_if import WhatIf, what_if
-from otel_worker.breakdown.why import Reason, why
+from otel_worker.breakdown.why import Reason, named, why
 
 __all__ = [
     "BY",
@@ -19,9 +19,11 @@ __all__ = [
     "critical_parts",
     "grouped",
     "missing",
+    "named",
     "overtaking",
     "self_check",
     "tasks",
     "what_if",
     "why",
+    "worker_names",
 ]

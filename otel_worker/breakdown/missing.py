@@ -1,7 +1,7 @@
 """What the spans can't show, in sentences: a report that is silent about it would lie."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from otel_worker import names
 from otel_worker.breakdown.ours import Ours
@@ -13,9 +13,11 @@ _P2P = ("shuffle-transfer", "shuffle-barrier", "shuffle-p2p", "rechunk-transfer"
 _CHECKED = 50_000  # spans; checking costs as much as reading them
 
 
-def missing(ours: Ours, tasks: Sequence[Task]) -> list[str]:
+def missing(ours: Ours, tasks: Sequence[Task], fates: Mapping[str, int]) -> list[str]:
+    """`fates` is how many spans became what, by the workers' own count; empty where that is not known."""
     return [
         *_foreign(ours),
+        *_unrecorded(fates),
         *_coalesced(tasks),
         *_unfinished(ours),
         *_remote_halves(ours),
@@ -37,6 +39,13 @@ def _coalesced(tasks: Sequence[Task]) -> Iterator[str]:
     if held:
         tasks_ = count(sum(t.count for t in held), "task")
         yield f"Sums only of {tasks_}: over the span budget they were coalesced into {count(len(held), 'span')}."
+
+
+def _unrecorded(fates: Mapping[str, int]) -> Iterator[str]:
+    lost = {fate: number for fate, number in fates.items() if number and fate != "recorded"}
+    if lost:
+        told = ", ".join(f"{number:,} {fate}" for fate, number in sorted(lost.items()))
+        yield f"By the workers' own count {count(fates.get('recorded', 0), 'span')} were recorded, others not: {told}."
 
 
 def _unfinished(ours: Ours) -> Iterator[str]:

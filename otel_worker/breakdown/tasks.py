@@ -1,7 +1,7 @@
 """Spans -> one record a task: what its time is made of, method `shares` (what the worker itself worked out)."""
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from msgspec import Struct
@@ -67,6 +67,12 @@ BY: Final[dict[str, Callable[[Task], str]]] = {
     "worker": lambda task: task.worker,
     "computation": lambda task: task.computation,
 }
+
+
+def worker_names(found: Iterable[Task]) -> dict[str, str]:
+    """By address, of the workers whose names say more than that."""
+    named = {task.worker: str(task.span.attributes.get(names.WORKER_NAME) or "") for task in found}
+    return {address: name for address, name in sorted(named.items()) if name and name != address}
 
 
 def tasks(ours: Ours) -> list[Task]:

@@ -34,14 +34,14 @@ class Reason(Struct, frozen=True):
     sentence: str
 
 
-def why(tasks: Iterable[Task], ours: Ours, most: int) -> list[Reason]:
-    """The `most` tasks with the most seconds, slowest first."""
+def why(tasks: Iterable[Task], ours: Ours, most: int, workers: Mapping[str, str]) -> list[Reason]:
+    """The `most` tasks with the most seconds, slowest first; `workers` are their names by address."""
     slowest = heapq.nsmallest(most, (t for t in tasks if t.count == 1), key=lambda t: (-t.total, t.span.start, t.key))
     held = fetches(ours, slowest)
-    return [_reason(task, held) for task in slowest]
+    return [_reason(task, held, workers) for task in slowest]
 
 
-def _reason(task: Task, held: Fetches) -> Reason:
+def _reason(task: Task, held: Fetches, workers: Mapping[str, str]) -> Reason:
     phases = _phases(task.parts)
     phase = max(phases, key=phases.__getitem__, default=OTHER)
     within = {path: part for path, part in task.parts.items() if path.partition(".")[0] == phase}
@@ -58,8 +58,14 @@ def _reason(task: Task, held: Fetches) -> Reason:
         task.span.span_id,
         part,
         peer,
-        _sentence(phase, phases.get(phase, 0), part, within.get(part, 0), peer),
+        _sentence(phase, phases.get(phase, 0), part, within.get(part, 0), named(peer, workers)),
     )
+
+
+def named(address: str, workers: Mapping[str, str]) -> str:
+    """People gave names; only addresses are in every span."""
+    name = workers.get(address)
+    return f"{name} ({address})" if name else address
 
 
 def _phases(parts: Mapping[str, int]) -> dict[str, int]:

@@ -23,6 +23,7 @@ from otel_worker.breakdown import (
     tasks,
     what_if,
     why,
+    worker_names,
 )
 from otel_worker.breakdown.critical import fetches
 from otel_worker.breakdown.nodes import Left
@@ -67,6 +68,7 @@ class Report(Struct, frozen=True):
     by: tuple[str, ...]
     only: dict[str, str]
     extent: Extent
+    workers: dict[str, str]  # names by address
     groups: tuple[Group, ...]
     left_out: Left
     slowest: tuple[Reason, ...]
@@ -85,6 +87,7 @@ def build(traces: Traces, source: str, options: Options | None = None) -> Report
     if options.method == "critical_path":
         held = fetches(ours, found)
         found = [replace(task, parts=critical_parts(task, held)) for task in found]
+    workers = worker_names(everything)
     groups, left = grouped(found, options.by, options.groups)
     return Report(
         SCHEMA,
@@ -93,12 +96,13 @@ def build(traces: Traces, source: str, options: Options | None = None) -> Report
         options.by,
         dict(options.only),
         _extent(spans, found),
+        workers,
         tuple(groups),
         left,
-        tuple(why(found, ours, options.top)),
+        tuple(why(found, ours, options.top, workers)),
         _overtaking(everything, found),
         _what_if(everything, found, ours),
-        (*missing(ours, found), *(sentence for group in groups for sentence in self_check(group.tree))),
+        (*missing(ours, found, traces.fates), *(sentence for group in groups for sentence in self_check(group.tree))),
         traces.problems,
     )
 

@@ -17,6 +17,8 @@ from otel_worker.trees import clean, format_bytes
 _PHASE_STYLE = {"waiting": "bright_magenta", "ready": "yellow", "execute": "green"}
 _BAR = 12  # characters for 100 %
 _SENTENCES = 8  # lines of a section
+_SHOWN = 0.0005  # seconds; less would read 0.000
+_PARTS = 4  # of a computation, that might take no time
 
 
 def to_json(report: Report) -> bytes:
@@ -33,7 +35,7 @@ def _parts(report: Report, width: int) -> Iterator[RenderableType]:
     yield _headline(report)
     for group in report.groups:
         yield Text()
-        yield from _group(group, width)
+        yield from _group(group, report, width)
     if report.left_out.groups:
         left = report.left_out
         rest = f"{count(left.groups, 'more group')}: {count(left.tasks, 'task')}, {left.seconds:,.3f} s"
@@ -56,9 +58,10 @@ def _headline(report: Report) -> Text:
     return text
 
 
-def _group(group: breakdown.Group, width: int) -> Iterator[RenderableType]:
+def _group(group: breakdown.Group, report: Report, width: int) -> Iterator[RenderableType]:
     if group.by:
-        yield Text(", ".join(f"{name} {clean(value) or '?'}" for name, value in group.by.items()), "bold")
+        shown = (f"{name} {breakdown.named(value, report.workers) or '?'}" for name, value in group.by.items())
+        yield Text(clean(", ".join(shown)), "bold")
     yield _table(group.tree, width)
 
 
@@ -88,7 +91,8 @@ def _table(tree: breakdown.Node, width: int) -> RenderableType:
 def _flat(node: breakdown.Node, depth: int = 0) -> Iterator[tuple[int, breakdown.Node]]:
     yield depth, node
     for child in node.children:
-        yield from _flat(child, depth + 1)
+        if child.seconds >= _SHOWN:
+            yield from _flat(child, depth + 1)
 
 
 def _row(node: breakdown.Node, depth: int, columns: Sequence[str]) -> list[str]:
@@ -117,16 +121,17 @@ def _seconds(value: float) -> str:
 
 
 def _sections(report: Report) -> Iterator[tuple[str, list[str]]]:
-    yield "Slowest tasks", [_slow(reason) for reason in report.slowest]
+    yield "Slowest tasks", [_slow(reason, report) for reason in report.slowest]
     yield "Producers overtaking", [_overtook(pair) for pair in report.overtaking[:_SENTENCES]]
-    yield "What if a part took no time", [_without(case) for case in report.what_if[:_SENTENCES]]
+    yield "What if a part took no time", list(_without(report.what_if))
     yield "What is missing", [clean(sentence) for sentence in report.missing]
     yield "Could not be read", [clean(sentence) for sentence in report.problems]
 
 
-def _slow(reason: breakdown.Reason) -> str:
+def _slow(reason: breakdown.Reason, report: Report) -> str:
     failed = f" ({reason.outcome})" if reason.outcome not in ("", "memory") else ""
-    return clean(f"{reason.seconds:8.3f} s  {reason.key or reason.name}{failed} on {reason.worker} {reason.sentence}.")
+    task = f"{reason.key or reason.name}{failed} on {breakdown.named(reason.worker, report.workers)}"
+    return clean(f"{reason.seconds:8.3f} s  {task} {reason.sentence}.")
 
 
 def _overtook(pair: breakdown.Overtaking) -> str:
@@ -137,9 +142,11 @@ def _overtook(pair: breakdown.Overtaking) -> str:
     )
 
 
-def _without(case: breakdown.WhatIf) -> str:
-    name = case.name or f"computation {case.computation}"
-    return clean(
-        f"{case.part}: {name} would take {case.seconds - case.saved:.3f} s instead of {case.seconds:.3f} s,"
-        f" {case.saved / case.seconds:.0%} less at most."
-    )
+def _without(cases: Sequence[breakdown.WhatIf]) -> Iterator[str]:
+    """A line a computation, a few parts each."""
+    for computation in dict.fromkeys(case.computation for case in cases):
+        mine = [case for case in cases if case.computation == computation]
+        first = mine[0]
+        told = (f"without {c.part} {c.seconds - c.saved:.3f} s ({c.saved / c.seconds:.0%} less)" for c in mine[:_PARTS])
+        name = first.name or f"computation {computation}"
+        yield clean(f"{first.seconds:8.3f} s  {name}: {', '.join(told)}, at best.")

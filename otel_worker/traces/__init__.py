@@ -61,7 +61,7 @@ def _selected(traces: Traces, service: str, trace_id: str) -> Traces:
     wanted = {s.trace_id for s in traces.spans if (not service or s.service == service)}
     if trace_id:
         wanted &= {trace_id.lower().zfill(32)}
-    return Traces(tuple(s for s in traces.spans if s.trace_id in wanted), traces.problems)
+    return Traces(tuple(s for s in traces.spans if s.trace_id in wanted), traces.problems, traces.fates)
 
 
 @contextmanager

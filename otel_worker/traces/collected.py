@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from otel_worker.traces.data import Resource, Span, Traces
+from otel_worker.traces.fates import Fates
 from otel_worker.traces.problems import Problems, count
 
 _MIB = 1024 * 1024
@@ -31,6 +32,7 @@ class Collected:
         self.limits = limits
         self._progress = progress
         self.problems = Problems()
+        self.fates = Fates()
         self.share = _sharer()
         self._traces: dict[str, dict[str, Span]] = {}
         self._count = 0
@@ -72,7 +74,7 @@ class Collected:
             self.problems.add(f"{count(self._duplicates, 'span')} came more than once and count once")
         self._note_orphans()
         spans = tuple(span for trace in self._traces.values() for span in trace.values())
-        return Traces(spans, self.problems.sentences())
+        return Traces(spans, self.problems.sentences(), self.fates.totals())
 
     def _note_orphans(self) -> None:
         orphans = [s for t in self._traces.values() for s in t.values() if s.parent_id and s.parent_id not in t]

@@ -85,10 +85,14 @@ class Span(Struct, frozen=True, gc=False):
 
 
 class Traces(Struct, frozen=True):
-    """What a source held: its spans in the order they came, and in sentences what could not be read."""
+    """What a source held: its spans, and in sentences what could not be read.
+
+    Where metrics are among it, `fates` is how many spans the workers recorded, coalesced, dropped, by their own count.
+    """
 
     spans: tuple[Span, ...] = ()
     problems: tuple[str, ...] = ()
+    fates: Mapping[str, int] = {}
 
 
 def by_ref(spans: Iterable[Span]) -> dict[Ref, Span]:

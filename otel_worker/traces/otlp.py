@@ -11,6 +11,7 @@ from msgspec import Struct
 from otel_worker.traces import jaeger_json
 from otel_worker.traces.collected import Collected
 from otel_worker.traces.data import Event, Link, Resource, Span, StatusCode
+from otel_worker.traces.fates import ResourceMetrics
 from otel_worker.traces.salvage import salvage
 
 # Numbers; or the enum's names, as some JSON printers of protobuf write them.
@@ -97,6 +98,7 @@ class _Document(Struct, frozen=True, gc=False, rename="camel"):
     """Any of: an OTLP request, the answer of Jaeger's api_v3, the answer of Jaeger's own API."""
 
     resource_spans: list[_ResourceSpans] = []
+    resource_metrics: list[ResourceMetrics] = []
     result: _Request = _Request()
     data: list[jaeger_json.Trace] | None = None
 
@@ -113,6 +115,8 @@ def add_document(text: bytes, into: Collected) -> None:
     into.new_document()
     for part in (*found.resource_spans, *found.result.resource_spans):
         _add_resource_spans(part, into)
+    for metrics in found.resource_metrics:
+        into.fates.add(metrics)
     for trace in found.data or ():
         jaeger_json.add_trace(trace, into)
 
