@@ -52,7 +52,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Peer:
-    """What a worker costs those who talk to it. The defaults come from a recorded run (`docs/fetch-policies.md`)."""
+    """What a worker costs those who talk to it. The defaults are chosen, for a quiet cluster in one rack."""
 
     #: one way, seconds
     latency: float = 0.000_2
@@ -66,11 +66,16 @@ class Peer:
     #: more outgoing transfers than this, or more bytes asked for: "busy"
     outgoing_count: float = 50
     outgoing_bytes: float = math.inf
+    #: transfers to workers outside the case: each takes a share of the bandwidth
+    load: int = 0
+    #: others keep it so busy that it refuses every request for the first `busy_for` of each `busy_every` seconds
+    busy_for: float = 0.0
+    busy_every: float = 1.0
 
 
 @dataclass(frozen=True)
 class Arrival:
-    """An event that reaches a worker: `at` seconds after the start, or after the tasks in `after` were executed."""
+    """An event that reaches a worker: `at` seconds after the start, and not before the tasks in `after` were executed."""
 
     at: float
     worker: str
@@ -93,8 +98,8 @@ class Case:
     #: bytes of a task's result, by key; 1 where not said
     results: Mapping[Any, int] = field(default_factory=dict)
     nthreads: int = 1
-    #: what really happened, where the case was recorded
-    happened: Mapping[str, float] = field(default_factory=dict)
+    #: what really happened, where the case was recorded (`replay.py`)
+    happened: Mapping[str, float | None] = field(default_factory=dict)
 
     def with_limits(self, **limits: Any) -> Case:
         return replace(self, limits=replace(self.limits, **limits))

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
     from simpy import Environment, Event
 
+    from otel_worker.lab.demand import Peer
+
 #: bytes; less than this is rounding
 DUST = 1e-3
 
@@ -32,9 +34,9 @@ class Wire:
     What one side leaves unused is not given to others (real TCP would), so a slow peer costs its receiver a share.
     """
 
-    def __init__(self, env: Environment, bandwidth: Callable[[str], float]) -> None:
+    def __init__(self, env: Environment, peer: Callable[[str], Peer]) -> None:
         self.env = env
-        self.bandwidth = bandwidth
+        self.peer = peer
         self.outgoing: dict[str, dict[Flow, None]] = defaultdict(dict)
         self.incoming: dict[str, dict[Flow, None]] = defaultdict(dict)
         self.settled_at: dict[str, float] = {}
@@ -77,9 +79,10 @@ class Wire:
         flows = self.incoming[receiver]
         if not flows:
             return
-        down = self.bandwidth(receiver) / len(flows)
+        down = self.peer(receiver).bandwidth / len(flows)
         for flow in flows:
-            flow.rate = min(down, self.bandwidth(flow.sender) / len(self.outgoing[flow.sender]))
+            sender = self.peer(flow.sender)
+            flow.rate = min(down, sender.bandwidth / (len(self.outgoing[flow.sender]) + sender.load))
         version = self.version[receiver]
         soonest = max(0.0, min(flow.remaining / flow.rate for flow in flows))
         self.env.timeout(soonest).callbacks.append(lambda _: self._arrive(receiver, version))

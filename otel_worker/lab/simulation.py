@@ -60,7 +60,7 @@ class Run:
         self.until = until
         self.validate = validate
         self.env = simpy.Environment()
-        self.wire = Wire(self.env, lambda worker: case.of(worker).bandwidth)
+        self.wire = Wire(self.env, case.of)
         self.loops: dict[str, simpy.Resource] = defaultdict(lambda: simpy.Resource(self.env, capacity=1))
         self.outgoing_count: dict[str, int] = defaultdict(int)
         self.outgoing_bytes: dict[str, int] = defaultdict(int)
@@ -97,12 +97,12 @@ class Run:
 
     def _deliver_after(self, arrival: Arrival) -> Steps:
         yield self.env.all_of([self.executed[key] for key in arrival.after])
-        yield self.env.timeout(arrival.at + SCHEDULER)
+        yield self.env.timeout(max(SCHEDULER, arrival.at - self.env.now))
         self.workers[arrival.worker].handle(arrival.event)
 
     def busy(self, peer: str, nbytes: int) -> bool:
         limits = self.case.of(peer)
-        if self.outgoing_count[peer] >= limits.outgoing_count:
+        if self.env.now % limits.busy_every < limits.busy_for or self.outgoing_count[peer] >= limits.outgoing_count:
             return True
         return bool(self.outgoing_count[peer]) and self.outgoing_bytes[peer] + nbytes > limits.outgoing_bytes
 

@@ -81,12 +81,22 @@ class LegacyDeferred(KeyQueue):
     `_ensure_communicating` does the rest, so today's limits hold.
     """
 
+    #: above this many keys, a walk through a queue that nobody can be asked for is charged, not done: all the walks
+    #: together are quadratic
+    WALK = 1_000
+
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.queue = HeapSet(key=by_priority_and_name)
         self.data_needed.default_factory = lambda: HeapSet(key=by_priority_and_name)
 
     def _select_workers_for_gather(self) -> Iterator[tuple[str, HeapSet[TaskState]]]:
+        if len(self.queue) > self.WALK and not any(
+            tasks and worker not in self.in_flight_workers and worker not in self.busy_workers
+            for worker, tasks in self.data_needed.items()
+        ):
+            self._charge(2 * len(self.queue))
+            return
         skipped: list[TaskState] = []
         try:
             while self.queue:
@@ -116,18 +126,6 @@ class LegacyDeferred(KeyQueue):
 
 class LegacyEager(EagerTransitions, LegacyDeferred):
     """Until 2022: as legacy-deferred, but at each transition to `fetch`: the first key of a worker goes alone."""
-
-    #: above this many keys, a walk through a queue that nobody can be asked for is charged, not done: it is quadratic
-    WALK = 1_000
-
-    def _select_workers_for_gather(self) -> Iterator[tuple[str, HeapSet[TaskState]]]:
-        if len(self.queue) > self.WALK and not any(
-            tasks and worker not in self.in_flight_workers and worker not in self.busy_workers
-            for worker, tasks in self.data_needed.items()
-        ):
-            self._charge(2 * len(self.queue))
-            return iter(())
-        return super()._select_workers_for_gather()
 
 
 class GlobalPriority(KeyQueue):

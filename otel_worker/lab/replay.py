@@ -1,0 +1,394 @@
+"""Recordings and cluster dumps as cases: what the worker was told drives the policies, what happened is the yardstick.
+
+Events from outside (compute-task, acquire-replicas, …) come when they came. Answers to requests, and ends of tasks, are
+left to the simulation, with the durations of the recording: a peer's costs are fitted to the requests that were recorded.
+"""
+
+from __future__ import annotations
+
+import gzip
+import importlib
+import json
+import math
+import statistics
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from distributed.worker_state_machine import ComputeTaskEvent, ExecuteDoneEvent, GatherDep, StateMachineEvent
+
+from otel_worker.lab.demand import Arrival, Case, LabError, Limits, Peer
+from otel_worker.lab.measure import Ordered
+from otel_worker.lab.policies import Current
+from otel_worker.lab.recording import FORMAT, LIMITS, VERSION
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+    from otel_worker.lab.results import Result
+
+#: events that come from the scheduler or the client; all others are consequences
+FROM_OUTSIDE = frozenset(
+    {
+        "AcquireReplicasEvent",
+        "CancelComputeEvent",
+        "ComputeTaskEvent",
+        "FreeKeysEvent",
+        "PauseEvent",
+        "RefreshWhoHasEvent",
+        "RemoveReplicasEvent",
+        "RemoveWorkerEvent",
+        "UnpauseEvent",
+        "UpdateDataEvent",
+    }
+)
+GATHERED = frozenset(
+    {"GatherDepSuccessEvent", "GatherDepBusyEvent", "GatherDepNetworkFailureEvent", "GatherDepFailureEvent"}
+)
+#: bytes up to which a request's duration says nothing about bandwidth
+SMALL = 100_000
+#: bytes from which it does
+LARGE = 1_000_000
+
+
+@dataclass
+class Recorded:
+    """One worker's part of a recording. Times in seconds since its first event."""
+
+    worker: str
+    nthreads: int = 1
+    limits: dict[str, float | None] = field(default_factory=dict)
+    events: list[tuple[float, dict[str, Any]]] = field(default_factory=list)
+    requests: list[tuple[float, str, list[str]]] = field(default_factory=list)
+
+    def shift(self, origin: float) -> None:
+        self.events = [(at - origin, event) for at, event in self.events]
+        self.requests = [(at - origin, worker, keys) for at, worker, keys in self.requests]
+
+
+# --- reading ------------------------------------------------------------------------------------------------------------
+
+
+def read_recording(path: Path) -> list[Recorded]:
+    """A file that `recording.py` wrote; raises LabError for anything else."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    header = parse_line(lines[0] if lines else "", 1, path)
+    if header.get("format") != FORMAT:
+        raise LabError(f"{path} is no recording: its first line does not say so.")
+    if header.get("version") != VERSION:
+        raise LabError(f"{path} is a recording of version {header.get('version')!r}; this lab reads version {VERSION}.")
+    recorded = Recorded(str(header["worker"]), int(header.get("nthreads", 1)), header.get("limits") or {})
+    for number, line in enumerate(lines[1:], start=2):
+        entry = parse_line(line, number, path)
+        try:
+            add_entry(recorded, entry)
+        except (KeyError, TypeError, ValueError):
+            raise LabError(f"Line {number} of {path} is neither an event nor a request.") from None
+    return [recorded]
+
+
+def parse_line(line: str, number: int, path: Path) -> dict[str, Any]:
+    try:
+        entry = json.loads(line)
+    except ValueError:
+        raise LabError(f"Line {number} of {path} is not JSON: the recording was cut off, or is none.") from None
+    if not isinstance(entry, dict):
+        raise LabError(f"Line {number} of {path} is no JSON object.")
+    return entry
+
+
+def add_entry(recorded: Recorded, entry: dict[str, Any]) -> None:
+    if "event" in entry:
+        recorded.events.append((float(entry["at"]), plain(entry["event"])))
+    else:
+        request = entry["request"]
+        recorded.requests.append((float(entry["at"]), request["worker"], [key_text(key) for key in request["keys"]]))
+
+
+def read_dump(path: Path) -> list[Recorded]:
+    """A cluster dump (`Client.dump_cluster_state`), msgpack or YAML; raises LabError for anything else."""
+    try:
+        if path.name.endswith(".msgpack.gz"):
+            with gzip.open(path) as stream:
+                dump = importlib.import_module("msgpack").unpack(stream)
+        else:
+            yaml = importlib.import_module("yaml")
+            loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+            dump = yaml.load(path.read_text(encoding="utf-8"), Loader=loader)
+    except Exception as error:
+        raise LabError(f"{path} can't be read as a cluster dump: {' '.join(str(error).split())[:200]}") from None
+    workers = dump.get("workers") if isinstance(dump, dict) else None
+    if not isinstance(workers, dict):
+        raise LabError(f"{path} is no cluster dump: it has no `workers`.")
+    found = [worker_of_dump(address, info) for address, info in sorted(workers.items()) if isinstance(info, dict)]
+    return [recorded for recorded in found if recorded.events]
+
+
+def worker_of_dump(address: str, info: dict[str, Any]) -> Recorded:
+    config = info.get("config") or {}
+    worker_config = ((config.get("distributed") or {}).get("worker")) or {}
+    limits = {
+        "transfer_incoming_count_limit": (worker_config.get("connections") or {}).get("incoming"),
+        "transfer_message_bytes_limit": dump_bytes((worker_config.get("transfer") or {}).get("message-bytes-limit")),
+    }
+    fraction = (worker_config.get("memory") or {}).get("transfer")
+    if fraction and info.get("memory_limit"):
+        limits["transfer_incoming_bytes_limit"] = int(info["memory_limit"] * fraction)
+    recorded = Recorded(address, int(info.get("nthreads") or 1), limits)
+    for event in info.get("stimulus_log") or ():
+        recorded.events.append((float(event["handled"]), plain(event)))
+    for entry in info.get("log") or ():
+        if entry and entry[0] == "gather-dependencies":
+            recorded.requests.append((float(entry[4]), entry[1], [key_text(key) for key in entry[2]]))
+    return recorded
+
+
+def dump_bytes(value: object) -> float | None:
+    from dask.utils import parse_bytes
+
+    return None if not isinstance(value, (str, int)) else float(parse_bytes(value))
+
+
+def plain(event: dict[str, Any]) -> dict[str, Any]:
+    """Keys that are tuples arrive as lists here and as their text there: always as text."""
+    event = dict(event)
+    if "key" in event:
+        event["key"] = key_text(event["key"])
+    if isinstance(event.get("keys"), list):
+        event["keys"] = [key_text(key) for key in event["keys"]]
+    return event
+
+
+def key_text(key: object) -> str:
+    return key if isinstance(key, str) else str(key)
+
+
+# --- a case of it -------------------------------------------------------------------------------------------------------
+
+
+def case_of(recordings: Iterable[Recorded], name: str) -> Case:
+    """The case that a recording makes; raises LabError if nothing in it can be replayed."""
+    recordings = [recorded for recorded in recordings if recorded.events]
+    if not recordings:
+        raise LabError(f"{name} contains no events of any worker.")
+    origin = min(recorded.events[0][0] for recorded in recordings)
+    for recorded in recordings:
+        recorded.shift(origin)
+    executed = {
+        event["key"]: max(0.0, float(event.get("stop") or 0) - float(event.get("start") or 0))
+        for recorded in recordings
+        for _, event in recorded.events
+        if event["cls"] == "ExecuteSuccessEvent"
+    }
+    results = {
+        event["key"]: int(event.get("nbytes") or 1)
+        for recorded in recordings
+        for _, event in recorded.events
+        if event["cls"] == "ExecuteSuccessEvent"
+    }
+    arrivals = [arrival for recorded in recordings for arrival in arrivals_of(recorded)]
+    if not arrivals:
+        raise LabError(f"{name} contains no event that came from outside a worker.")
+    first = recordings[0]
+    given = {field_: first.limits.get(limit) for field_, limit in zip(vars(Limits()), LIMITS, strict=True)}
+    limits: dict[str, Any] = {field_: limit for field_, limit in given.items() if limit is not None}
+    return Case(
+        name,
+        tuple(arrivals),
+        limits=replace(Limits(), **limits),
+        peer=fitted(recordings),
+        durations=executed,
+        results=results,
+        nthreads=max(recorded.nthreads for recorded in recordings),
+        happened=happened(recordings),
+    )
+
+
+def arrivals_of(recorded: Recorded) -> Iterator[Arrival]:
+    """What came from outside. What the scheduler said because a task had ended still waits for that task."""
+    ours = {event["key"] for _, event in recorded.events if event["cls"] == "ExecuteSuccessEvent"}
+    done: set[str] = set()
+    users: dict[str, set[str]] = {}
+    for at, event in recorded.events:
+        after: set[str] = set()
+        if event["cls"] == "ExecuteSuccessEvent":
+            done.add(event["key"])
+        elif event["cls"] == "ComputeTaskEvent":
+            after = {key for key, holders in event["who_has"].items() if recorded.worker in holders} & ours
+            for key in event["who_has"]:
+                users.setdefault(key, set()).add(event["key"])
+        elif event["cls"] in ("FreeKeysEvent", "RemoveReplicasEvent"):
+            after = {task for key in event["keys"] for task in users.get(key, set()) | {key}} & done
+        if event["cls"] in FROM_OUTSIDE:
+            yield Arrival(max(0.0, at), recorded.worker, event_of(event), tuple(sorted(after)))
+
+
+def event_of(event: dict[str, Any]) -> StateMachineEvent:
+    """Dask's event from its dict; whatever a newer or older Dask has in it and ours does not know is left out."""
+    known = StateMachineEvent._classes.get(event.get("cls", ""))
+    if known is None:
+        raise LabError(f"{event.get('cls')!r} is no event that this version of Dask knows.")
+    fields = {*known.__dataclass_fields__, "cls", "handled"}
+    given = {name: value for name, value in event.items() if name in fields}
+    try:
+        made = StateMachineEvent.from_dict({"handled": None, **given})
+    except (TypeError, KeyError) as error:
+        raise LabError(f"An event {event.get('cls')} of the recording lacks something: {error}.") from None
+    if isinstance(made, ComputeTaskEvent):
+        made.run_spec = ComputeTaskEvent.dummy_runspec(made.key)
+        made.resource_restrictions = {}
+        made.annotations = {}
+    return made
+
+
+# --- what happened ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Timing:
+    """A request that was recorded."""
+
+    peer: str
+    issued: float
+    seconds: float
+    keys: int
+    nbytes: int
+    first: bool
+
+
+def timings(recorded: Recorded) -> list[Timing]:
+    """Every recorded request that has its answer in the recording, too."""
+    open_requests: dict[str, tuple[float, list[str]]] = {}
+    met: set[str] = set()
+    found = []
+    order: list[tuple[float, int, str, list[str], dict[str, Any] | None]] = []
+    order += [(at, 1, worker, keys, None) for at, worker, keys in recorded.requests]
+    order += [(at, 0, event["worker"], [], event) for at, event in recorded.events if event["cls"] in GATHERED]
+    for at, _, worker, keys, event in sorted(order, key=lambda each: each[:2]):
+        if event is None:
+            open_requests[worker] = (at, keys)
+        elif worker in open_requests:
+            issued, asked = open_requests.pop(worker)
+            if event["cls"] == "GatherDepSuccessEvent":
+                found.append(
+                    Timing(worker, issued, at - issued, len(asked), int(event["total_nbytes"]), worker not in met)
+                )
+            met.add(worker)
+    return found
+
+
+def fitted(recordings: list[Recorded]) -> Peer:
+    """A peer's costs: the median of small requests is the overhead, most of it latency; large ones give the bandwidth.
+
+    A recording does not say which part of the overhead kept an event loop busy, so most of it is none that others wait for.
+    """
+    every = [timing for recorded in recordings for timing in timings(recorded)]
+    peer = Peer()
+    again = [timing for timing in every if not timing.first]
+    small = sorted(timing.seconds for timing in again or every if timing.nbytes < SMALL)
+    overhead = statistics.median(small) if small else 2 * (peer.latency + peer.request_seconds)
+    firsts = [timing.seconds - overhead for timing in every if timing.first and timing.nbytes < SMALL]
+    connect = max(0.0, statistics.median(firsts)) if firsts and again else 0.0
+    rates = [rate for recorded in recordings if (rate := throughput(timings(recorded))) is not None]
+    bandwidth = statistics.median(rates) if rates else peer.bandwidth
+    few = statistics.median([timing.keys for timing in again or every]) if every else 1
+    loop = min(peer.request_seconds, overhead / 8)
+    per_key = min(peer.key_seconds, overhead / 8 / max(1.0, few))
+    latency = max(0.0, overhead - 2 * loop - 2 * per_key * few) / 2
+    return replace(
+        peer, latency=latency, connect=connect, bandwidth=bandwidth, request_seconds=loop, key_seconds=per_key
+    )
+
+
+def throughput(requests: list[Timing]) -> float | None:
+    """Bytes a second that a worker received while any large request was open: they share its link."""
+    large = sorted((timing.issued, timing.issued + timing.seconds) for timing in requests if timing.nbytes >= LARGE)
+    active, reached = 0.0, -math.inf
+    for start, stop in large:
+        active += max(0.0, stop - max(start, reached))
+        reached = max(reached, stop)
+    return sum(timing.nbytes for timing in requests if timing.nbytes >= LARGE) / active if active else None
+
+
+def happened(recordings: list[Recorded]) -> dict[str, float | None]:
+    """The figures of `results.py` that a recording has, of what really happened."""
+    requests, keys, nbytes = 0, 0, 0
+    ready: list[float] = []
+    waits: list[float] = []
+    for recorded in recordings:
+        done = timings(recorded)
+        requests += len(done)
+        keys += sum(timing.keys for timing in done)
+        nbytes += sum(timing.nbytes for timing in done)
+        came: dict[str, float] = {}
+        for at, event in recorded.events:
+            if event["cls"] == "GatherDepSuccessEvent":
+                came.update(dict.fromkeys(event["data"], at))
+        for at, event in recorded.events:
+            arrived = (
+                [came[key] for key in event.get("nbytes") or () if key in came]
+                if event["cls"] == "ComputeTaskEvent"
+                else []
+            )
+            if arrived and max(arrived) >= at:
+                ready.append(max(arrived))
+                waits.append(max(arrived) - at)
+    return {
+        "requests": requests,
+        "keys": keys,
+        "nbytes": nbytes,
+        "first_ready": min(ready, default=None),
+        "last_ready": max(ready, default=None),
+        "mean_wait": statistics.fmean(waits) if waits else None,
+    }
+
+
+# --- how near -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Nearness:
+    """How near a replay under `current` comes: the figure in the recording, in the simulation, and their ratio."""
+
+    figure: str
+    recorded: float
+    replayed: float
+
+    @property
+    def ratio(self) -> float:
+        return self.replayed / self.recorded if self.recorded else math.nan
+
+
+def nearness(case: Case, current: Result) -> list[Nearness]:
+    """The simulation of a recorded case under `current`, figure by figure."""
+    return [
+        Nearness(figure, value, getattr(current, figure))
+        for figure, value in case.happened.items()
+        if value is not None and getattr(current, figure) is not None
+    ]
+
+
+def decisions(recorded: Recorded) -> tuple[int, int]:
+    """(decisions alike, decisions recorded): every recorded event, answers too, through a fresh WorkerState under `current`.
+
+    Nothing is simulated here, so all that can differ is what Dask leaves to chance: ties that it settles by the order of
+    a set. A recording that began in the middle of things is compared as far as it makes sense.
+    """
+    policy = type("Replayed", (Ordered, Current), {})
+    state = policy(address=recorded.worker, nthreads=recorded.nthreads, validate=False)
+    for name, limit in recorded.limits.items():
+        if limit is not None:
+            setattr(state, name, limit)
+    made: list[tuple[str, tuple[str, ...]]] = []
+    for _, each in recorded.events:
+        event = event_of(each)
+        if isinstance(event, ExecuteDoneEvent) and event.key not in state.tasks:
+            continue
+        try:
+            instructions = state.handle_stimulus(event)
+        except (KeyError, AssertionError):
+            break
+        made += [(one.worker, tuple(sorted(one.to_gather))) for one in instructions if isinstance(one, GatherDep)]
+    asked = [(worker, tuple(sorted(keys))) for _, worker, keys in recorded.requests]
+    alike = sum(1 for request in asked if request in set(made))
+    return alike, len(asked)
