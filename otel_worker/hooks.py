@@ -321,7 +321,7 @@ class Hooks:
             try:
                 return await original(*args, **kwargs)
             finally:
-                record.deserialized = now()
+                record.deserialized = record.deserialized or now()
 
         def from_frames(*args: Any, **kwargs: Any) -> Any:
             record = CURRENT.get()
@@ -335,7 +335,13 @@ class Hooks:
         def begins(record: Fetch | Serve, fn: Any) -> Any:
             def timed(*args: Any, **kwargs: Any) -> Any:
                 record.offloaded = now()
-                return fn(*args, **kwargs)
+                try:
+                    return fn(*args, **kwargs)
+                finally:  # here and not where the loop takes it: that may be much later
+                    if type(record) is Fetch:
+                        record.deserialized = now()
+                    elif not record.serialized:
+                        record.serialized = now()
 
             return timed
 
