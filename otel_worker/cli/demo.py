@@ -31,8 +31,8 @@ def demo(delay: float, out: Path | None, trees: int) -> None:
     """Run a scheduler, three workers and a client as real processes, and show where the time went.
 
     Alice combines what bob and carol loaded, in several rounds. One of carol's values takes --delay seconds to unpickle. It
-    is on carol's disk when alice asks for it, and on alice's when she uses it: so it is unpickled to read it back on carol,
-    to receive it on alice, and to read it back there. Double the delay, and those seconds double.
+    is on carol's disk when alice asks for it: it is unpickled to read it back on carol, to receive it on alice, and, where
+    alice spilled it meanwhile, to read it back there. Double the delay, and those seconds double.
 
     \b
     otel-worker demo
