@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from otel_worker import names
-from otel_worker.traces import Ref, Span, by_ref, children
+from otel_worker.traces import Ref, Span, by_ref, children, number
 
 _ROUNDING = 1_000  # nanoseconds: an exported phase ends 1 us before the next begins
 _MAX_LINKS = 20
@@ -90,7 +90,7 @@ def _parts_add_up(span: Span, _: _Known) -> Iterator[str]:
     prefix = _PARTS.get(span.name) if _is_ours(span) else None
     if prefix is None:
         return
-    parts = {name: float(value) for name, value in span.attributes.items() if name.startswith(prefix)}
+    parts = {name: number(value) for name, value in span.attributes.items() if name.startswith(prefix)}
     for name, value in parts.items():
         if value < 0:
             yield f"{_name(span)} has a negative {name}: {value} s."
@@ -117,7 +117,7 @@ def _in_one_process(one: Span, other: Span) -> bool:
     """Resources need not tell two workers of one host apart; their addresses do."""
     if one.resource != other.resource:
         return False
-    addresses = {s.attributes[names.WORKER_ADDRESS] for s in (one, other) if names.WORKER_ADDRESS in s.attributes}
+    addresses = {str(s.attributes[names.WORKER_ADDRESS]) for s in (one, other) if names.WORKER_ADDRESS in s.attributes}
     return len(addresses) < 2
 
 

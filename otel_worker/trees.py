@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from otel_worker import names
-from otel_worker.traces import Link, Ref, Span, by_ref, children
+from otel_worker.traces import Link, Ref, Span, by_ref, children, number
 
 _INDENT = "  "
 _ORPHAN = " (parent not in the data)"
@@ -92,8 +92,9 @@ def label(span: Span) -> str:
     for name in (names.TASK_KEY, names.SPILL_KEY):
         if name in attributes:
             return str(attributes[name])
-    keys = attributes.get(names.FETCH_KEYS) or ()
-    count = int(attributes.get(names.FETCH_KEY_COUNT) or len(keys))
+    keys = attributes.get(names.FETCH_KEYS)
+    keys = keys if isinstance(keys, list) else []
+    count = int(number(attributes.get(names.FETCH_KEY_COUNT))) or len(keys)
     first = str(keys[0]) if keys else ""
     return f"{first} and {count - 1} more" if first and count > 1 else first
 
@@ -116,7 +117,7 @@ def _details(span: Span) -> list[str]:
 def _bytes(span: Span) -> str:
     for name in (names.FETCH_NBYTES, names.SPILL_NBYTES, names.TASK_NBYTES):
         if name in span.attributes:
-            return format_bytes(float(span.attributes[name]))
+            return format_bytes(number(span.attributes[name]))
     return ""
 
 

@@ -6,12 +6,17 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from rich.console import Console
 
-from otel_worker.breakdown import self_check
-from otel_worker.reports import Options, Report, build, render, to_json
+from otel_worker import names
+from otel_worker.breakdown import BY, self_check
+from otel_worker.checks import check
+from otel_worker.reports import METHODS, Options, Report, build, render, to_json
 from otel_worker.reports.schema import text as schema_text
-from otel_worker.traces import Traces
+from otel_worker.traces import Link, Resource, Span, Traces
+from otel_worker.trees import tree
 from tests.drawing import draw
 
 CASE = """
@@ -131,3 +136,68 @@ def test_a_selection_is_seen_among_all():
     assert [pair.producer for pair in found.overtaking] == ["load"]
     assert found.what_if == report().what_if
     assert report(Options(only={"prefix": "load"})).overtaking == ()
+
+
+# --- anything -----------------------------------------------------------------------------------------------------
+
+NAMES = [
+    "compute c",
+    "submit",
+    "task a",
+    "task b",
+    "tasks a",
+    "waiting",
+    "ready",
+    "execute",
+    "run",
+    "fetch a",
+    "fetch.queued",
+    "connect",
+    "connect.dial",
+    "request",
+    "get_data",
+    "unspill",
+    "spill",
+    "get_data.serialize",
+    "fetch.deserialize",
+    "GET /",
+]
+ATTRIBUTES = [
+    v for n, v in vars(names).items() if isinstance(v, str) and v.startswith("dask.") and not n.startswith("METRIC")
+]
+VALUES = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=3), st.lists(st.text(max_size=3), max_size=2)
+)
+IDS = st.sampled_from(["a", "b", "c", "d", "e", "f", "g"])
+TIMES = st.one_of(st.integers(0, 30), st.integers(0, 2**64))
+SPANS = st.builds(
+    Span,
+    trace_id=st.sampled_from(["t", "u"]),
+    span_id=IDS,
+    parent_id=st.one_of(st.just(""), IDS),
+    name=st.sampled_from(NAMES),
+    start=TIMES,
+    end=TIMES,
+    scope=st.sampled_from([names.SCOPE, names.SCOPE, "another"]),
+    resource=st.sampled_from([Resource({"host.name": "h"}), Resource()]),
+    attributes=st.dictionaries(
+        st.sampled_from([*ATTRIBUTES, "dask.wait.network", "dask.execute.run.cpu", "dask.fetch.time.network"]),
+        VALUES,
+        max_size=4,
+    ),
+    links=st.lists(st.builds(Link, trace_id=st.just("t"), span_id=IDS), max_size=2).map(tuple),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(SPANS, max_size=12), st.sampled_from(METHODS), st.lists(st.sampled_from(list(BY)), max_size=2, unique=True)
+)
+def test_whatever_the_spans_say_there_is_a_report(spans, method, by):
+    unique = tuple({s.ref: s for s in spans}.values())
+    found = build(Traces(unique), "x", Options(method=method, by=tuple(by)))
+    assert [text for text in found.missing if "more than its parts" in text or "less than nothing" in text] == []
+    assert msgspec.json.decode(to_json(found), type=Report) == found
+    text(found)
+    tree(unique, links=True, seconds=True, details=True)
+    check(unique)

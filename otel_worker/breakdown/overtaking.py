@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from otel_worker import names
 from otel_worker.breakdown.tasks import Task
-from otel_worker.traces import Span
+from otel_worker.traces import Span, number
 
 _Interval = tuple[int, int]
 
@@ -83,7 +83,7 @@ def _add_pair(intervals: Sequence[_Interval], ran: Sequence[Task], sums: list[in
     sums[0] += sum(overlaps)
     sums[1] += sum(1 for overlap in overlaps if overlap)
     sums[2] += len(overtook)
-    sums[3] += sum(int(t.span.attributes.get(names.TASK_NBYTES) or 0) for t in overtook)
+    sums[3] += sum(int(number(t.span.attributes.get(names.TASK_NBYTES))) for t in overtook)
 
 
 def _interval(span: Span) -> _Interval:

@@ -8,13 +8,14 @@ from msgspec import Struct
 
 from otel_worker import names
 from otel_worker.breakdown.ours import Ours
-from otel_worker.traces import Ref, Span
+from otel_worker.traces import Ref, Span, number
 
 # A part is named by its path, phase first: "waiting.connect.dial". What no phase covers is "other".
 Parts = Mapping[str, int]
 
 OTHER: Final = "other"
 ARRIVAL: Final = "arrival"
+_MOST_SECONDS: Final = 1e9
 _PHASES: Final = (names.WAITING, names.READY, names.EXECUTE)
 _PREFIXES: Final = {
     names.WAIT_PREFIX: names.WAITING,
@@ -92,7 +93,8 @@ def _by_start(task: Task) -> int:
 
 def _coalesced(top: Span) -> Task:
     arrival = arrival_of(top)
-    return Task(top, told(top) | ({ARRIVAL: arrival} if arrival else {}), int(top.attributes.get(names.TASKS_COUNT, 1)))
+    count = max(1, int(number(top.attributes.get(names.TASKS_COUNT))))
+    return Task(top, told(top) | ({ARRIVAL: arrival} if arrival else {}), count)
 
 
 def _task(top: Span, phases: Mapping[str, Span]) -> Task:
@@ -110,7 +112,7 @@ def _task(top: Span, phases: Mapping[str, Span]) -> Task:
 
 def arrival_of(top: Span) -> int:
     """Nanoseconds before the span begins: the task's share of decoding the message that brought it."""
-    return int(float(top.attributes.get(names.ARRIVAL) or 0) * 1e9 + 0.5)
+    return max(0, int(number(top.attributes.get(names.ARRIVAL)) * 1e9 + 0.5))
 
 
 def phase_parts(phase: Span) -> dict[str, int]:
@@ -126,7 +128,7 @@ def told(span: Span) -> dict[str, int]:
         path = paths.get(name)
         if path is None:
             path = _remember_path(name)
-        if path and isinstance(value, (float, int)) and value > 0:
+        if path and isinstance(value, (float, int)) and 0 < value < _MOST_SECONDS:
             found[path] = int(value * 1e9 + 0.5)
     return found
 

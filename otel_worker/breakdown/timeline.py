@@ -6,7 +6,7 @@ from typing import Final
 
 from otel_worker import names
 from otel_worker.breakdown.apportion import add, apportion
-from otel_worker.traces import Ref, Span
+from otel_worker.traces import Ref, Span, number
 
 _CONNECT: Final = {
     names.CONNECT_POOL: names.FETCH_CONNECT_POOL,
@@ -69,7 +69,7 @@ def _connect(span: Span, below: Mapping[Ref, list[Span]]) -> Iterator[Stretch]:
 
 
 def _deserialize(span: Span) -> Iterator[Stretch]:
-    queued = round(float(span.attributes.get(names.OFFLOAD_QUEUE) or 0) * 1e9)
+    queued = max(0, round(number(span.attributes.get(names.OFFLOAD_QUEUE)) * 1e9))
     begun = min(span.end, span.start + queued)
     yield Stretch(span.start, begun, {names.DESERIALIZE_QUEUE: 1.0})
     yield Stretch(begun, span.end, {names.DESERIALIZE: 1.0})
@@ -77,7 +77,7 @@ def _deserialize(span: Span) -> Iterator[Stretch]:
 
 def _request_shares(request: Span, below: Mapping[Ref, list[Span]]) -> dict[str, float]:
     """What the requester worked out; else what the peer's own spans tell; the rest is network."""
-    known = {_REQUEST[n]: float(v) for n, v in request.attributes.items() if n in _REQUEST and v}
+    known = {_REQUEST[n]: number(v) for n, v in request.attributes.items() if n in _REQUEST and number(v) > 0}
     if known:
         return known
     for served in below.get(request.ref, []):
@@ -91,7 +91,7 @@ def _request_shares(request: Span, below: Mapping[Ref, list[Span]]) -> dict[str,
 def fetch_times(span: Span) -> dict[str, float]:
     """Seconds by activity out of `dask.fetch.time.*`."""
     prefix = names.FETCH_TIME_PREFIX
-    return {n[len(prefix) :]: float(v) for n, v in span.attributes.items() if n.startswith(prefix) and v}
+    return {n[len(prefix) :]: number(v) for n, v in span.attributes.items() if n.startswith(prefix) and number(v) > 0}
 
 
 def _lacking(fetch: Span, phases: Iterable[Stretch]) -> dict[str, float]:

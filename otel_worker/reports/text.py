@@ -18,6 +18,7 @@ _PHASE_STYLE = {"waiting": "bright_magenta", "ready": "yellow", "execute": "gree
 _BAR = 12  # characters for 100 %
 _SENTENCES = 8  # lines of a section
 _SHOWN = 0.0005  # seconds; less would read 0.000
+_LAST = 253_402_300_799  # seconds since the epoch, of the last year that has four digits
 _PARTS = 4  # of a computation, that might take no time
 
 
@@ -48,7 +49,7 @@ def _parts(report: Report, width: int) -> Iterator[RenderableType]:
 
 def _headline(report: Report) -> Text:
     extent = report.extent
-    start = datetime.fromtimestamp(extent.start, timezone.utc)
+    start = datetime.fromtimestamp(min(max(extent.start, 0), _LAST), timezone.utc)
     text = Text(count(extent.tasks, "task"), "bold")
     text.append(
         f" of {count(extent.computations, 'computation')} on {count(extent.workers, 'worker')},"

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from otel_worker.traces.collected import Collected, Limits
-from otel_worker.traces.data import Event, Link, Ref, Resource, Span, Traces, Value, by_ref, children
+from otel_worker.traces.data import Event, Link, Ref, Resource, Span, Traces, Value, by_ref, children, number
 from otel_worker.traces.files import add_path, looks_like_address
 from otel_worker.traces.jaeger import Query, add_jaeger
 from otel_worker.traces.problems import SourceError, count
@@ -26,6 +26,7 @@ __all__ = [
     "by_ref",
     "children",
     "count",
+    "number",
     "read",
 ]
 

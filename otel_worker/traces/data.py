@@ -95,6 +95,14 @@ class Traces(Struct, frozen=True):
     fates: Mapping[str, int] = {}
 
 
+def number(value: Value) -> float:
+    """An attribute of a stranger as a finite number; what is none is 0."""
+    return float(value) if isinstance(value, (int, float)) and -_MOST < value < _MOST else 0.0
+
+
+_MOST = 1e18
+
+
 def by_ref(spans: Iterable[Span]) -> dict[Ref, Span]:
     return {(s.trace_id, s.span_id): s for s in spans}
 
