@@ -5,11 +5,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.faults.tools import AFTER, NOTES, THREADS
+from tests.faults.tools import AFTER, NOTES, OFFLOAD, THREADS
 
 
 @pytest.fixture(autouse=True)
-def _undisturbed() -> Iterator[None]:
+def _undisturbed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr("distributed.comm.utils.OFFLOAD_THRESHOLD", OFFLOAD)  # Dask reads its setting when imported
     NOTES.clear()
     THREADS.clear()
     AFTER.clear()

@@ -11,6 +11,7 @@ import threading
 import time
 from collections import defaultdict
 from contextlib import contextmanager
+from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any
 
 from distributed.utils_test import gen_cluster
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
     from tests.live import Live
 
 MEGABYTE = 1_000_000
-ABOVE_OFFLOAD = 11 * MEGABYTE  # distributed.comm.offload is 10 MB
+OFFLOAD = 150_000  # distributed.comm.offload in these tests: 10 MB take a while to copy on a machine that is busy
+ABOVE_OFFLOAD = 2 * OFFLOAD
 NOTES: dict[str, list[tuple[int, int]]] = defaultdict(list)
 THREADS: dict[str, str] = {}  # in which thread a fault acted last
 AFTER: list[Callable[[], object]] = []  # called at the end of each value's pickling and unpickling
@@ -201,6 +203,7 @@ class local:  # noqa: N801 - used as a decorator
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
         self.__name__ = function.__name__
+        self.__tornado_coroutine__ = iscoroutinefunction(function)  # so Dask awaits it
         _LOCALS[id(self)] = self
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
