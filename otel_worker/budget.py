@@ -26,15 +26,18 @@ class Budget:
         self._at = now
         self.spans = {RECORDED: 0, COALESCED: 0, DROPPED: 0, UNSAMPLED: 0}
 
-    def take(self, n: int, now: int, *, urgent: bool = False) -> bool:
-        """Take `n` tokens, or none. `now` is in ns of one monotonic clock."""
+    def could(self, n: int, now: int, *, urgent: bool = False) -> bool:
+        """Whether `take` would say yes."""
         if now > self._at:
             self._tokens = min(self._burst, self._tokens + (now - self._at) * self._rate)
             self._at = now
-        left = self._tokens - n
-        if left < (0.0 if urgent else self._floor):
+        return self._tokens - n >= (0.0 if urgent else self._floor)
+
+    def take(self, n: int, now: int, *, urgent: bool = False) -> bool:
+        """Take `n` tokens, or none. `now` is in ns of one monotonic clock."""
+        if not self.could(n, now, urgent=urgent):
             return False
-        self._tokens = left
+        self._tokens -= n
         self.spans[RECORDED] += n
         return True
 

@@ -135,6 +135,7 @@ class Task:
         "cancelled",
         "dependencies",
         "ended",
+        "execute_parts",
         "executing",
         "executor",
         "failure",
@@ -195,6 +196,7 @@ class Task:
         self.wait_parts: dict[str, int] | None = None
         self.ready_marks: tuple[int, int, int] | None = None
         self.ready_parts: dict[str, int] | None = None
+        self.execute_parts: dict[str, int] | None = None
         self.span: Any = None  # an observer's own
 
 

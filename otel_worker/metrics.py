@@ -47,8 +47,8 @@ class WorkerMetrics:
         prefix = self.prefix(task.prefix) if self._by_prefix else ""
         if task.wait_parts:
             _add(self.wait, prefix, task.wait_parts)
-        if task.executing:
-            _add(self.execute, prefix, waits.execute_sums(task, task.ended))
+        if task.execute_parts:
+            _add(self.execute, prefix, task.execute_parts)
 
     def fetch_ended(self, fetch: Fetch) -> None:
         prefix = self.prefix(_dependent(fetch)) if self._by_prefix else ""

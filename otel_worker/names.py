@@ -100,6 +100,10 @@ SPILL_CAUSE = "dask.spill.cause"  # store | load | get_data | monitor
 SPILL_NBYTES = "dask.spill.nbytes"  # on disk
 
 TASKS_COUNT = "dask.tasks.count"
+TASKS_MIN = "dask.tasks.min"  # seconds of the quickest, without `ready`
+TASKS_MAX = "dask.tasks.max"  # seconds of the slowest, whose key is `dask.task.key`
+TASKS_OUTCOMES = "dask.tasks.outcomes"  # as "memory: 12"
+TASKS_ERRORS = "dask.tasks.errors"  # as "ValueError: 3"
 
 # OpenTelemetry's semantic conventions.
 ERROR_TYPE = "error.type"

@@ -261,6 +261,8 @@ class Recorder:
             task.ready_marks = None
         task.ended = now
         task.outcome = outcome
+        if task.executing:
+            task.execute_parts = waits.execute_sums(task, now)
         if view is not None:
             task.nbytes = view.nbytes or 0
         self.tasks.pop(task.key, None)

@@ -61,6 +61,8 @@ class WorkerSpans:
         self.fetch_ended = self.fetches.fetch_ended
         self.serve_ended = self.fetches.serve_ended
         self.spill_ended = self.fetches.spill_ended
+        self.end_interval = self.tasks.end_interval
+        self.interval_ends = 0
 
 
 class Runtime:
@@ -134,6 +136,7 @@ class Runtime:
         if recorder is None:
             return False
         recorder.close(now)
+        self.spans[recorder].tasks.close()
         self._forget(id(worker), worker.state.task_counter, id(_slow(worker)))
         return True
 
@@ -156,6 +159,7 @@ class Runtime:
     def _end_all(self, now: int) -> None:
         for recorder in list(self.by_worker.values()):
             recorder.close(now)
+            self.spans[recorder].tasks.close()
         self.submissions.close(now)
         if self.by_worker:
             self.instruments.workers.clear()
@@ -374,6 +378,10 @@ class Runtime:
         metrics = self.instruments.workers.get(recorder)
         if metrics is not None:
             metrics.lag(late)
+        spans = self.spans.get(recorder)
+        if spans is not None and now >= spans.interval_ends:
+            spans.interval_ends = now + int(self.settings.coalesce_interval * 1e9)
+            spans.end_interval()
 
     # --- the client ------------------------------------------------------------------------------------------------------------
 
@@ -398,9 +406,14 @@ class Runtime:
 
 def _guarded(observer: Any, what: str, guard: Guard) -> Any:
     """The same observer, each of its methods with a net of its own."""
-    for name in ("task_ended", "fetch_ended", "serve_ended", "spill_ended", "key_released"):
+    for name in OBSERVED:
+        if not hasattr(observer, name):
+            continue
         setattr(observer, name, guard(f"{what}.{name}", getattr(observer, name)))
     return observer
+
+
+OBSERVED = ("task_ended", "fetch_ended", "serve_ended", "spill_ended", "key_released", "end_interval")
 
 
 def _slow(worker: Any) -> Any:

@@ -26,6 +26,7 @@ class Settings:
     span_burst: spans that may be started at once after a quiet time.
     min_phase: seconds; a shorter phase is an attribute, not a span.
     max_trace_spans: spans of one computation in one trace; each worker has an equal share of it, never less than 100.
+    coalesce_interval: seconds; tasks without spans of their own are shown as one span a prefix and interval.
     trace_per_task: every task is its own trace, linked to its `compute`.
     capture_exceptions: what leaves of an exception: type, message, or stacktrace (each includes the ones before).
     max_links: links on one span.
@@ -41,6 +42,7 @@ class Settings:
     span_burst: float = 1000.0
     min_phase: float = 0.001
     max_trace_spans: int = 10_000
+    coalesce_interval: float = 5.0
     trace_per_task: bool = False
     capture_exceptions: str = "message"
     max_links: int = 20

@@ -39,13 +39,14 @@ def in_seconds(prefix: str, parts: dict[str, int] | None) -> Attributes:
 class Computation:
     """One submission, as its tasks know it: where they belong, and how many spans of it were recorded here."""
 
-    __slots__ = ("context", "id", "share", "used")
+    __slots__ = ("context", "id", "refused", "share", "used")
 
     def __init__(self, context: Context, share: int, computation: str) -> None:
         self.context = context
         self.share = share
         self.id = computation
         self.used = 0
+        self.refused = False  # the sampler did not want its tasks
 
     def parent(self) -> SpanContext:
         return trace.get_current_span(self.context).get_span_context()
@@ -81,6 +82,10 @@ class Emitter:
 
     def afford(self, n: int, *, urgent: bool = False) -> bool:
         return self.budget.take(n, self.now(), urgent=urgent)
+
+    def could(self, n: int, *, urgent: bool = False) -> bool:
+        """Whether `afford` would say yes now."""
+        return self.budget.could(n, self.now(), urgent=urgent)
 
     def start(
         self,
@@ -139,6 +144,11 @@ class Emitter:
         if len(self._computations) > MAX_COMPUTATIONS:
             self._computations.popitem(last=False)
         return made
+
+    def known_computation(self, name: str) -> SpanContext | None:
+        """The span context of a `compute` by its id, while it is remembered."""
+        found = self._computations.get(name)
+        return found.parent() if found is not None else None
 
     # --- spills ------------------------------------------------------------------------------------------------------
 

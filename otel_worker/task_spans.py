@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 from opentelemetry import trace
 from opentelemetry.trace import Link, SpanKind
 
-from otel_worker import names, waits, wire
-from otel_worker.budget import DROPPED
+from otel_worker import names, wire
+from otel_worker.budget import COALESCED, DROPPED
+from otel_worker.coalesce import Coalesced, Slow, own_time
 from otel_worker.spans import GAP, in_seconds, seconds
 from otel_worker.standin import StandIn
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from opentelemetry.context import Context
     from opentelemetry.trace import Span, SpanContext
 
+    from otel_worker.coalesce import Group
     from otel_worker.facts import Fetch, Key, SpillOp, Task
     from otel_worker.spans import Attributes, Computation, Emitter
 
@@ -23,11 +25,12 @@ if TYPE_CHECKING:
 class Held:
     """The spans of one task that are real already, and its stand-in."""
 
-    __slots__ = ("execute", "run", "standin", "task", "waiting")
+    __slots__ = ("execute", "ready", "run", "standin", "task", "waiting")
 
     def __init__(self) -> None:
         self.task: Span | None = None
         self.waiting: Span | None = None
+        self.ready = False
         self.execute: Span | None = None
         self.run: Span | None = None
         self.standin: StandIn | None = None
@@ -38,6 +41,8 @@ class TaskSpans:
 
     def __init__(self, emitter: Emitter) -> None:
         self._emit = emitter
+        self._coalesced = Coalesced()
+        self._slow = Slow()
         self.produced: dict[Key, SpanContext] = {}
 
     # --- what is current in the user's function ------------------------------------------------------------------------
@@ -102,6 +107,8 @@ class TaskSpans:
 
     def _start_task(self, task: Task) -> Span:
         computation = self._emit.computation(task.annotations)
+        if computation is not None and computation.refused:
+            return trace.NonRecordingSpan(computation.parent())
         attributes: Attributes = {
             names.TASK_KEY: self._emit.text(task.key),
             names.TASK_PREFIX: task.prefix,
@@ -115,7 +122,11 @@ class TaskSpans:
             attributes[names.COMPUTATION] = computation.id
             context, kind, links = self._place(computation)
         at = task.arrived + task.offset
-        return self._emit.start(f"{names.TASK} {task.prefix}", context, at, attributes, kind=kind, links=links)
+        span = self._emit.start(f"{names.TASK} {task.prefix}", context, at, attributes, kind=kind, links=links)
+        if computation is not None:
+            # Asked once: a sampler that refuses a task below an unsampled parent refuses its siblings too.
+            computation.refused = not span.is_recording() and not computation.parent().trace_flags.sampled
+        return span
 
     def _place(self, computation: Computation) -> tuple[Context, SpanKind, list[Link]]:
         """Below `compute` while the trace has room for it, else a trace of its own that links to it."""
@@ -138,24 +149,72 @@ class TaskSpans:
             task.span = None if held.standin is None else held
 
     def _finish(self, task: Task, held: Held) -> None:
-        phases = self._phases(task, held)
-        failed = task.outcome == "error"
-        wanted = len(phases) + (held.task is None)
-        if not self._emit.afford(wanted, urgent=failed):
-            self._emit.budget.count(DROPPED, wanted)
-            phases = []
-        elif held.task is None:
-            held.task = self._start_task(task)
-        if (span := held.task) is None:
+        own = own_time(task)
+        urgent = self._slow.is_slow(task.prefix, own) or task.outcome == "error"
+        if held.task is None and not self._emit.could(LEAST_SPANS, urgent=urgent):
+            self._coalesce(task, own)
             return
+        phases = self._phases(task, held)
+        if not self._emit.afford(len(phases) + (held.task is None), urgent=urgent):
+            if held.task is None:
+                self._coalesce(task, own)
+                return
+            self._emit.budget.count(DROPPED, len(phases))
+            phases = []
+        if held.task is None:
+            held.task = self._start_task(task)
+        span = held.task
         if span.is_recording():
             for name, begin in phases:
                 self._ensure(task, held, name, begin)
             self._end_phases(task, held)
-            self._describe(task, span)
+            self._describe(task, held, span)
             if task.outcome == "memory":
                 self.produced[task.key] = span.get_span_context()
         span.end(task.ended + task.offset)
+
+    # --- tasks without spans of their own ------------------------------------------------------------------------------------
+
+    def _coalesce(self, task: Task, own: int) -> None:
+        self._emit.budget.count(COALESCED)
+        computation = self._emit.computation(task.annotations)
+        self._coalesced.add(task, own, computation.id if computation else "")
+
+    def end_interval(self) -> None:
+        """One span for each prefix stands for its tasks that have none; without a token they wait for the next interval."""
+        with self._emit.lock:
+            self._slow.next_interval()
+            for prefix in list(self._coalesced.groups):
+                if self._emit.afford(1, urgent=True):
+                    self._show_group(prefix, self._coalesced.groups.pop(prefix))
+
+    def close(self) -> None:
+        """The last interval ends, and its spans are not refused."""
+        with self._emit.lock:
+            for prefix, group in self._coalesced.groups.items():
+                self._show_group(prefix, group)
+            self._coalesced.groups.clear()
+            self.produced.clear()
+
+    def _show_group(self, prefix: str, group: Group) -> None:
+        contexts = (self._emit.known_computation(computation) for computation in group.computations)
+        links = [Link(context) for context in contexts if context is not None and context.trace_flags.sampled]
+        attributes: Attributes = {
+            names.TASK_PREFIX: prefix,
+            names.TASK_KEY: self._emit.text(group.example),
+            names.TASKS_COUNT: group.count,
+            names.TASKS_MIN: seconds(group.shortest),
+            names.TASKS_MAX: seconds(group.slowest),
+            names.TASKS_OUTCOMES: [f"{outcome}: {n}" for outcome, n in group.outcomes.items()],
+            **{name: seconds(ns) for name, ns in group.parts.items()},
+        }
+        if group.errors:
+            attributes[names.TASKS_ERRORS] = [f"{kind}: {n}" for kind, n in group.errors.most_common(20)]
+        links = links[: self._emit.settings.max_links]
+        span = self._emit.start(
+            f"{names.TASKS} {prefix}", wire.EMPTY, group.began + group.offset, attributes, links=links
+        )
+        span.end(group.ended + group.offset)
 
     def _phases(self, task: Task, held: Held) -> list[tuple[str, int]]:
         """The phases that deserve a span and have none yet, parents first."""
@@ -184,6 +243,7 @@ class TaskSpans:
             ready = self._start(task, name, held.task, begin)
             ready.set_attributes(in_seconds(names.READY_PREFIX, task.ready_parts))
             self._end(task, ready, begin, task.executing or task.ended)
+            held.ready = True
 
     def _end_phases(self, task: Task, held: Held) -> None:
         if held.waiting is not None:
@@ -194,7 +254,7 @@ class TaskSpans:
             self._end(task, held.run, task.run_begun, task.run_ended or task.taken or task.ended)
         if held.execute is not None:
             self._spills(task, held.execute)
-            held.execute.set_attributes(in_seconds(names.EXECUTE_PREFIX, waits.execute_sums(task, task.ended)))
+            held.execute.set_attributes(in_seconds(names.EXECUTE_PREFIX, task.execute_parts))
             self._end(task, held.execute, task.executing, task.ended)
 
     @staticmethod
@@ -209,7 +269,7 @@ class TaskSpans:
                     max(0, (task.run_ended or task.ended) - task.run_begun - task.run_cpu)
                 ),
                 names.EXECUTOR_QUEUE: seconds(max(0, task.run_begun - task.submitted)) if task.submitted else 0.0,
-                names.EXECUTOR: task.executor,
+                names.EXECUTOR: str((task.annotations or {}).get("executor", "default")),
             }
         )
         if task.thread_id:
@@ -225,8 +285,15 @@ class TaskSpans:
         for op in task.spills or ():
             self._emit.spill_spans((op,), context, _spill_cause(task, op, self._emit))
 
-    def _describe(self, task: Task, span: Span) -> None:
+    def _describe(self, task: Task, held: Held, span: Span) -> None:
+        """What is too short, or too much, for a span of its own stands on the task."""
         attributes: Attributes = {names.OUTCOME: task.outcome, names.TASK_NBYTES: task.nbytes}
+        if held.waiting is None:
+            attributes |= in_seconds(names.WAIT_PREFIX, task.wait_parts)
+        if not held.ready:
+            attributes |= in_seconds(names.READY_PREFIX, task.ready_parts)
+        if held.execute is None:
+            attributes |= in_seconds(names.EXECUTE_PREFIX, task.execute_parts)
         if not task.waiting:
             attributes[names.TASK_WAITED] = False
         span.set_attributes(attributes)
@@ -248,6 +315,7 @@ class TaskSpans:
         self.produced.pop(key, None)
 
 
+LEAST_SPANS = 3  # of a recorded task: itself, execute, run
 TYPICAL_SPANS = 9  # of one task, with its fetches and their peers' halves
 
 

@@ -205,6 +205,8 @@ def apportion(length: int, weights: Mapping[str, float], out: dict[str, int]) ->
 def execute_sums(task: Task, now: int) -> dict[str, int]:
     """Split the time from `executing` to the end among activities, in ns; the values sum to it exactly."""
     end = task.ended or now
+    if task.spills is None and task.taken and task.run_begun and task.submitted and task.loading:
+        return _plain_execution(task, end)
     begun = task.executing
     submitted = task.submitted or task.run_begun
     ops = task.spills or ()
@@ -225,6 +227,20 @@ def execute_sums(task: Task, now: int) -> dict[str, int]:
         for part, ns in _execute_part(task, ops, name, start, stop - start).items():
             out[part] = out.get(part, 0) + ns
     return out
+
+
+def _plain_execution(task: Task, end: int) -> dict[str, int]:
+    """The usual case, without a loop: every mark is there, and nothing was spilled or read back."""
+    wall = task.run_ended - task.run_begun
+    cpu = min(task.run_cpu, wall)
+    return {
+        names.LOOP: task.loading - task.executing + task.taken - task.run_ended,
+        names.LOAD: task.submitted - task.loading,
+        names.RUN_QUEUE: task.run_begun - task.submitted,
+        names.RUN_CPU: cpu,
+        names.RUN_NONCPU: wall - cpu,
+        names.STORE: end - task.taken,
+    }
 
 
 def _execute_part(task: Task, ops: Iterable[SpillOp], name: str, start: int, length: int) -> dict[str, int]:

@@ -52,6 +52,12 @@ class Live:
     def runtime(self) -> Any:
         return self.switch.instrumentor.runtime
 
+    def again(self, **settings: Any) -> None:
+        """Switch off and on with other settings."""
+        self.switch.off()
+        self.switch.exported.clear()
+        self.switch.on(**settings)
+
     def spans(self) -> list[Span]:
         """What was exported so far, through OTLP's own encoding."""
         if not self.switch.exported.finished:

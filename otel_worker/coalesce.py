@@ -1,0 +1,119 @@
+"""Tasks that have no spans of their own: sums by prefix, until one span `tasks {prefix}` stands for them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from heapq import heappushpop
+from typing import TYPE_CHECKING
+
+from otel_worker import names
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from otel_worker.facts import Task
+
+SLOWEST = 3  # of a prefix and interval deserve spans of their own
+MAX_COMPUTATIONS = 20
+
+
+class Group:
+    """The tasks of one prefix that ended in one interval and are not recorded."""
+
+    __slots__ = (
+        "began",
+        "computations",
+        "count",
+        "ended",
+        "errors",
+        "example",
+        "offset",
+        "outcomes",
+        "parts",
+        "shortest",
+        "slowest",
+    )
+
+    def __init__(self, task: Task) -> None:
+        self.began = task.arrived
+        self.ended = task.ended
+        self.offset = task.offset
+        self.count = 0
+        self.parts: dict[str, int] = {}  # attribute name -> ns
+        self.shortest = self.slowest = -1
+        self.example = task.key
+        self.errors: Counter[str] = Counter()
+        self.outcomes: Counter[str] = Counter()
+        self.computations: dict[str, None] = {}
+
+    def add(self, task: Task, own: int) -> None:
+        self.count += 1
+        self.began = min(self.began, task.arrived)
+        self.ended = max(self.ended, task.ended)
+        for prefix, parts in (
+            (names.WAIT_PREFIX, task.wait_parts),
+            (names.READY_PREFIX, task.ready_parts),
+            (names.EXECUTE_PREFIX, task.execute_parts),
+        ):
+            if parts:
+                _add(self.parts, prefix, parts)
+        if own > self.slowest:
+            self.slowest = own
+            self.example = task.key
+        if self.shortest < 0 or own < self.shortest:
+            self.shortest = own
+        self.outcomes[task.outcome] += 1
+        if task.failure is not None:
+            self.errors[task.failure.type] += 1
+
+
+_NAMES: dict[tuple[str, str], str] = {}
+
+
+def _add(sums: dict[str, int], prefix: str, parts: Mapping[str, int]) -> None:
+    for activity, ns in parts.items():
+        name = _NAMES.get((prefix, activity)) or _NAMES.setdefault((prefix, activity), prefix + activity)
+        sums[name] = sums.get(name, 0) + ns
+
+
+def own_time(task: Task) -> int:
+    """Nanoseconds of a task without `ready`: how long it took, whatever else ran meanwhile."""
+    return task.ended - task.arrived - sum((task.ready_parts or {}).values())
+
+
+class Slow:
+    """Which tasks of a prefix are slow: those that would have been among the slowest of the interval before."""
+
+    __slots__ = ("_floor", "_top")
+
+    def __init__(self) -> None:
+        self._floor: dict[str, int] = {}
+        self._top: dict[str, list[int]] = {}
+
+    def is_slow(self, prefix: str, own: int) -> bool:
+        top = self._top.get(prefix)
+        if top is None:
+            top = self._top[prefix] = [0] * SLOWEST
+        if own > top[0]:
+            heappushpop(top, own)
+        floor = self._floor.get(prefix)
+        return floor is not None and own > floor
+
+    def next_interval(self) -> None:
+        self._floor = {prefix: top[0] for prefix, top in self._top.items()}
+        self._top = {}
+
+
+class Coalesced:
+    """The groups of one worker, by prefix."""
+
+    def __init__(self) -> None:
+        self.groups: dict[str, Group] = {}
+
+    def add(self, task: Task, own: int, computation: str) -> None:
+        group = self.groups.get(task.prefix)
+        if group is None:
+            group = self.groups[task.prefix] = Group(task)
+        group.add(task, own)
+        if computation and len(group.computations) < MAX_COMPUTATIONS:
+            group.computations[computation] = None

@@ -1,0 +1,61 @@
+"""Out of budget: one span stands for many tasks, sums stay complete, and no parent or link is missing."""
+
+import pytest
+from distributed import Client, Scheduler, Worker
+from distributed.utils_test import gen_cluster
+from opentelemetry import trace
+
+from otel_worker import names
+from tests.live import Live
+
+TASKS = 120
+cluster = gen_cluster(client=True, nthreads=[("127.0.0.1", 1), ("127.0.0.1", 1)])
+
+
+def increment(i: int) -> int:
+    with trace.get_tracer("user").start_as_current_span("users own"):
+        return i + 1
+
+
+def fail(i: int) -> int:
+    raise ValueError(i)
+
+
+@pytest.mark.parametrize("burst", [0, 30])
+def test_what_is_not_recorded_is_summed(live: Live, burst: int):
+    live.again(span_budget=0, span_burst=burst)
+    trace._TRACER_PROVIDER = live.switch.provider  # the user's own spans go where ours go
+    held = []
+
+    @cluster
+    async def scenario(c: Client, s: Scheduler, a: Worker, b: Worker):
+        x = c.map(increment, range(TASKS), key=[f"increment-{i}" for i in range(TASKS)])
+        total = c.submit(sum, x, key="sum-1", workers=[a.address])
+        assert await total == TASKS * (TASKS + 1) / 2
+        error = c.submit(fail, 1, key="fail-1", workers=[b.address])
+        assert "ValueError" in repr(await error.exception())
+        held.extend(live.runtime.instruments.workers.values())
+
+    try:
+        scenario()
+    finally:
+        trace._TRACER_PROVIDER = None
+    spans = live.spans()
+    coalesced = [s for s in spans if s.operation == names.TASKS]
+    recorded = [s for s in spans if s.operation == names.TASK]
+    counts = {
+        p: sum(s.attributes[names.TASKS_COUNT] for s in coalesced if s.attributes[names.TASK_PREFIX] == p)
+        for p in ("increment", "sum", "fail")
+    }
+    for prefix, expected in (("increment", TASKS), ("sum", 1), ("fail", 1)):
+        assert counts[prefix] + sum(s.attributes[names.TASK_PREFIX] == prefix for s in recorded) == expected
+    if not burst:
+        assert recorded == []
+        told = sum(v for s in coalesced for k, v in s.attributes.items() if k.startswith(names.EXECUTE_PREFIX))
+        assert told == pytest.approx(sum(ns for worker in held for ns in worker.execute.values()) / 1e9, rel=1e-6)
+        told = sum(v for s in coalesced for k, v in s.attributes.items() if k.startswith(names.WAIT_PREFIX))
+        assert told == pytest.approx(sum(ns for worker in held for ns in worker.wait.values()) / 1e9, rel=1e-6)
+        [errors] = [s.attributes[names.TASKS_ERRORS] for s in coalesced if names.TASKS_ERRORS in s.attributes]
+        assert list(errors) == ["ValueError: 1"]
+    assert sum(s.name == "users own" for s in spans) == TASKS
+    live.check()
