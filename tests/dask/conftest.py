@@ -1,0 +1,3 @@
+"""Keeps these files out of a plain run: `scripts/dask-suite` runs them twice (with --noconftest) and compares."""
+
+collect_ignore_glob = ["test_*.py"]
