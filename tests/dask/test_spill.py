@@ -306,7 +306,8 @@ async def test_max_spill_on_a_worker(c: Client, s: Scheduler, a: Worker):
 )
 async def test_the_memory_monitor_spills(c: Client, s: Scheduler, a: Worker):
     a.monitor.get_process_memory = lambda: 800_000_000 if a.data.fast else 0
-    await c.submit(inc, 1, key="x")
+    x = c.submit(inc, 1, key="x")
+    await wait(x)
     await async_poll_for(lambda: a.data.disk, timeout=10)
     assert set(a.data.disk) == {"x"}
 
