@@ -47,6 +47,7 @@ class Live:
     def __init__(self, folder: Path) -> None:
         self.switch = Switch()
         self._folder = folder
+        self.others: list[Path] = []  # what workers in processes of their own left
 
     @property
     def runtime(self) -> Any:
@@ -64,7 +65,7 @@ class Live:
             return []
         path = self._folder / "spans.jsonl"
         path.write_text(json.dumps(traces_to_json(encode_spans(self.switch.exported.finished))) + "\n")
-        return list(read(path).spans)
+        return [span for one in (path, *self.others) for span in read(one).spans]
 
     def find(self, name: str, key: Any = None) -> Span:
         """The one span of this name (and key)."""
