@@ -2,6 +2,7 @@
 
 import contextlib
 import socket
+import sys
 import threading
 import zlib
 from dataclasses import dataclass
@@ -69,7 +70,9 @@ class _Server(ThreadingHTTPServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A sender that went away in the middle is no news."""
+        """A sender that went away in the middle is no news; anything else is a fault of ours."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handle_error(request, client_address)
 
     def end_connections(self) -> None:
         """Their next read sees the end; a request that is read already is still answered."""

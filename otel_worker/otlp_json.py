@@ -52,7 +52,7 @@ def _resource_spans(message: ResourceSpans) -> Json:
 
 
 def _resource(message: Resource) -> Json:
-    if message.entity_refs:
+    if getattr(message, "entity_refs", None):  # younger than our oldest opentelemetry-proto
         return generic_to_json(message)
     return _with_attributes({}, message.attributes, message.dropped_attributes_count)
 

@@ -206,7 +206,7 @@ def _from_json(signal: Signal, body: bytes) -> Json:
     try:
         found = msgspec.json.decode(body)
         _count(found, signal.path)
-    except (ValueError, TypeError, AttributeError, RecursionError):  # msgspec's errors are ValueErrors
+    except (msgspec.MsgspecError, ValueError, TypeError, AttributeError, RecursionError):
         raise BadRequest(f"not the OTLP/JSON of a {signal.request.DESCRIPTOR.name}") from None
     assert isinstance(found, dict)
     return found

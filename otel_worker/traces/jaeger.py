@@ -64,7 +64,7 @@ def _services(base: str, into: Collected) -> list[str]:
     try:
         found = msgspec.json.decode(answer.body)
         services = [str(s) for s in (found.get("services") or found.get("data") or ())]
-    except (ValueError, AttributeError, TypeError):
+    except (msgspec.MsgspecError, ValueError, AttributeError, TypeError):
         raise SourceError(f"{base} does not answer as a Jaeger does.") from None
     ours = [s for s in services if s.startswith("dask")]
     if not ours:

@@ -112,6 +112,8 @@ def add_document(text: bytes, into: Collected) -> None:
         found = _DECODER.decode(text)
     except RecursionError:
         raise ValueError("nested too deep") from None
+    except msgspec.MsgspecError as error:  # not always a ValueError: that depends on its version
+        raise ValueError(str(error)) from None
     into.new_document()
     for part in (*found.resource_spans, *found.result.resource_spans):
         _add_resource_spans(part, into)
@@ -197,7 +199,7 @@ def _untyped(value: Any) -> Any:
     """What stands in a list or a map; odd shapes become None."""
     try:
         return _other_or_plain(msgspec.convert(value, _AnyValue, strict=False))
-    except (ValueError, RecursionError, AttributeError, TypeError):
+    except (msgspec.MsgspecError, ValueError, RecursionError, AttributeError, TypeError):
         return None
 
 
