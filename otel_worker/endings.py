@@ -8,6 +8,7 @@ import logging
 import os
 import threading
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -15,8 +16,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("otel_worker")
 
-LIMIT = 2.5  # seconds that the last flush and the exit of the process may take together: a Nanny waits 4 s for all of it
-AT_EXIT = 0.5  # seconds of them that the exit has in any case
+LIMIT = 2.0  # seconds that the last flush and the exit may take together: a Nanny waits 4 s for all that a worker ends
+AT_EXIT = 0.5  # seconds that the exit has in any case
 SAME_ENDING = 1.0  # seconds: an exit that follows a flush so soon is the end of the same worker
 
 
@@ -103,10 +104,8 @@ class _Flush:
             provider.force_flush(timeout_millis)
         except Exception:
             logger.warning("otel_worker: flushing %s failed", type(provider).__name__, exc_info=True)
-        try:
+        with suppress(RuntimeError):  # the loop was closed meanwhile: nobody waits
             self._loop.call_soon_threadsafe(self._set)
-        except RuntimeError:
-            pass  # the loop was closed meanwhile: nobody waits
 
     def _set(self) -> None:
         if not self.done.done():
