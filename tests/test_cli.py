@@ -171,4 +171,4 @@ def test_a_report_from_a_real_jaeger(jaeger, collector):
         found = run("report", jaeger.query_url, *arguments)
         assert found.exit_code == 0, found.output
         assert "waited 3.1 s, 2.4 s of it for tcp://slow to read from disk." in found.stdout
-        assert "Could not be read" not in found.stdout
+        assert "Problems of the source" not in found.stdout

@@ -73,7 +73,7 @@ def test_everything_a_person_is_told():
             " less), without network 2.600 s (21% less), at best."
         ),
         "",
-        "Could not be read",
+        "Problems of the source",
         "  Line 3 is cut off.",
     ]
 

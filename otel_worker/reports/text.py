@@ -126,7 +126,7 @@ def _sections(report: Report) -> Iterator[tuple[str, list[str]]]:
     yield "Producers overtaking", [_overtook(pair) for pair in report.overtaking[:_SENTENCES]]
     yield "What if a part took no time", list(_without(report.what_if))
     yield "What is missing", [clean(sentence) for sentence in report.missing]
-    yield "Could not be read", [clean(sentence) for sentence in report.problems]
+    yield "Problems of the source", [clean(sentence) for sentence in report.problems]
 
 
 def _slow(reason: breakdown.Reason, report: Report) -> str:
