@@ -7,7 +7,7 @@ from otel_worker import names
 from otel_worker.breakdown.ours import Ours
 from otel_worker.breakdown.tasks import Task
 from otel_worker.checks import check
-from otel_worker.traces import Span, by_ref, count
+from otel_worker.traces import Span, count
 
 _P2P = ("shuffle-transfer", "shuffle-barrier", "shuffle-p2p", "rechunk-transfer", "rechunk-barrier", "rechunk-p2p")
 _CHECKED = 50_000  # spans; checking costs as much as reading them
@@ -50,9 +50,9 @@ def _unrecorded(fates: Mapping[str, int]) -> Iterator[str]:
 
 def _unfinished(ours: Ours) -> Iterator[str]:
     """A phase came, its task did not: still running, lost with its process, or dropped on the way."""
-    held = {(s.trace_id, s.span_id) for s in ours[names.TASK]}
+    held = {s.span_id for s in ours[names.TASK]}
     phases = ours.of(names.WAITING, names.READY, names.EXECUTE)
-    orphans = {s.parent_ref for s in phases if (s.trace_id, s.parent_id) not in held}
+    orphans = {s.parent_ref for s in phases if s.parent_id not in held}
     if orphans:
         yield f"Of {count(len(orphans), 'task')} only some phases came: unfinished, or the rest was lost."
 
@@ -102,10 +102,10 @@ def _clocks(ours: Ours) -> Iterator[str]:
 
 
 def _pairs(ours: Ours) -> Iterator[tuple[Span, Span]]:
-    requests = by_ref(ours[names.REQUEST])
+    requests = {s.span_id: s for s in ours[names.REQUEST]}
     for span in ours[names.GET_DATA]:
-        request = requests.get((span.trace_id, span.parent_id))
-        if request is not None:
+        request = requests.get(span.parent_id)
+        if request is not None and request.trace_id == span.trace_id:
             yield request, span
 
 
