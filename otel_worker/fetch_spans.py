@@ -25,12 +25,13 @@ MAX_DEPENDENTS = 1000  # how many are looked at to find the most urgent
 class FetchHeld:
     """The spans of one fetch that are real already, and the task below which they stand."""
 
-    __slots__ = ("context", "fetch", "parent", "request")
+    __slots__ = ("context", "fetch", "parent", "prefix", "request")
 
-    def __init__(self, fetch: Span, parent: Task | None) -> None:
+    def __init__(self, fetch: Span, parent: Task | None, prefix: str) -> None:
         self.fetch = fetch
         self.context = trace.set_span_in_context(fetch, wire.EMPTY)
         self.parent = parent
+        self.prefix = prefix
         self.request: Span | None = None
 
 
@@ -71,15 +72,16 @@ class FetchSpans:
         return list(seen)
 
     def _prefix(self, fetch: Fetch) -> str:
-        if fetch.span is not None and fetch.span.parent is not None:
-            parent: Task = fetch.span.parent
-            return parent.prefix
+        if fetch.span is not None:
+            held: FetchHeld = fetch.span
+            return held.prefix
         waiting = self._waiting(fetch)
         return min(waiting, key=_urgency).prefix if waiting else names.REPLICA
 
     def _start_fetch(self, fetch: Fetch) -> FetchHeld | None:
         waiting = self._waiting(fetch)
-        parent = min(waiting, key=_urgency) if waiting else None
+        # Who joined while it connected can't enclose it: it is linked at the end.
+        parent = min((task for task in waiting if task.waiting <= fetch.issued), key=_urgency, default=None)
         if not self._emit.afford(2):
             self._emit.budget.count(DROPPED, 2)
             return None
@@ -89,10 +91,10 @@ class FetchSpans:
         if parent is not None and above is not None:
             begin = max(begin, parent.waiting)
             fetch.offset = parent.offset
-        prefix = parent.prefix if parent is not None else names.REPLICA
+        prefix = parent.prefix if parent is not None else self._prefix(fetch)
         attributes = self._describe(fetch, waiting, prefix)
         span = self._emit.start(f"{names.FETCH} {prefix}", context, begin + fetch.offset, attributes)
-        fetch.span = FetchHeld(span, parent if above is not None else None)
+        fetch.span = FetchHeld(span, parent if above is not None else None, prefix)
         held: FetchHeld = fetch.span
         return held
 

@@ -14,6 +14,7 @@ from tests.faults.tools import (
     every,
     lasts,
     measured,
+    notes,
     one,
     overlap,
     plain,
@@ -55,8 +56,9 @@ def test_two_fetches_from_one_peer_one_after_the_other(live: Live):
     assert_near(parts.get("queued.in_flight", 0), 0)
     first, second = every(live, "fetch.queued", "use")
     assert_near(lasts(first), 0)
-    assert_near(lasts(second), measured("first"))
-    assert_near(second.attributes["dask.fetch.time.queued.in_flight"], measured("first"))
+    ((_, ended),) = notes("first")
+    assert_near(lasts(second), (ended - second.start) / 1e9)
+    assert_near(second.attributes["dask.fetch.time.queued.in_flight"], lasts(second))
     live.check()
 
 
@@ -106,6 +108,70 @@ def test_a_task_that_joins_a_fetch_under_way(live: Live):
     assert [link.span_id for link in fetch.links] == [one(live, "task late").span_id]
     assert [link.span_id for link in one(live, "task late").links] == [fetch.span_id]
     assert every(live, "fetch late") == []
+    live.check()
+
+
+def test_a_more_urgent_task_that_joins_while_it_connects(live: Live):
+    """The fetch began before that task came, so it can't lie inside of its waiting; it is linked."""
+
+    @cluster(1)
+    async def scenario(c: Client, s: Scheduler, b: Worker):
+        async with behind_a_proxy(s, name="far") as (a, proxy):
+            x = c.submit(plain, 1000, key="plain-1", workers=[a.address])
+            await wait(x)
+            await calm()
+            proxy.arm(Fault("handshake", 0.4, reply=False))
+            first = c.submit(use, x, key="first-1", workers=[b.address])
+            await until(lambda: bool(b.state.in_flight_workers))
+            await asyncio.sleep(0.1)
+            urgent = c.submit(use, x, 1, key="urgent-1", workers=[b.address], priority=10)
+            assert await c.gather([first, urgent]) == [1, 1]
+
+    scenario()
+    fetch = one(live, "fetch first")
+    assert fetch.parent_id == one(live, "waiting", "first").span_id
+    assert [link.span_id for link in fetch.links] == [one(live, "task urgent").span_id]
+    urgent = overlap("handshake", one(live, "waiting", "urgent"))
+    assert_near(waited(live, "urgent")["connect.handshake"], urgent)
+    live.check()
+
+
+def test_a_task_that_joins_while_a_replica_connects(live: Live):
+    """Nobody waited when it was issued: a root, linked to who came."""
+
+    @cluster(1)
+    async def scenario(c: Client, s: Scheduler, b: Worker):
+        async with behind_a_proxy(s, name="far") as (a, proxy):
+            x = c.submit(plain, 1000, key="plain-1", workers=[a.address])
+            await wait(x)
+            await calm()
+            proxy.arm(Fault("handshake", 0.4, reply=False))
+            s.request_acquire_replicas(b.address, ["plain-1"], stimulus_id="test")
+            await until(lambda: bool(b.state.in_flight_workers))
+            await asyncio.sleep(0.1)
+            assert await c.submit(use, x, key="use-1", workers=[b.address]) == 1
+
+    scenario()
+    fetch = one(live, "fetch use")
+    assert fetch.parent_id == ""
+    assert [link.span_id for link in fetch.links] == [one(live, "task use").span_id]
+    assert_near(lasts(fetch), measured("handshake"))
+    assert_near(waited(live, "use")["connect.handshake"], overlap("handshake", one(live, "waiting", "use")))
+    live.check()
+
+
+def test_a_replica_that_no_task_waits_for(live: Live):
+    @cluster()
+    async def scenario(c: Client, s: Scheduler, a: Worker, b: Worker):
+        x = c.submit(plain, 1000, key="plain-1", workers=[a.address])
+        await wait(x)
+        s.request_acquire_replicas(b.address, ["plain-1"], stimulus_id="test")
+        await until(lambda: "plain-1" in b.data)
+
+    scenario()
+    fetch = one(live, "fetch replica")
+    assert (fetch.parent_id, fetch.links) == ("", ())
+    assert fetch.attributes["dask.fetch.reason"] == "replica"
     live.check()
 
 
