@@ -338,7 +338,7 @@ class Hooks:
                 try:
                     return fn(*args, **kwargs)
                 finally:  # here and not where the loop takes it: that may be much later
-                    if type(record) is Fetch:
+                    if isinstance(record, Fetch):
                         record.deserialized = now()
                     elif not record.serialized:
                         record.serialized = now()

@@ -61,18 +61,17 @@ def test_the_loop_is_blocked_before_it_takes_a_fetched_value(live: Live, delay: 
 
 @pytest.mark.parametrize("delay", [0.2, 0.4])
 def test_the_loop_is_blocked_before_it_takes_a_result(live: Live, delay: float):
-    def run() -> int:
-        loop.call_soon_threadsafe(stop, delay)
-        return 1
-
     @cluster(1)
     async def scenario(c: Client, s: Scheduler, b: Worker):
-        nonlocal loop
         loop = asyncio.get_running_loop()
-        await calm()
-        assert await c.submit(local(run), key="run-1") == 1
 
-    loop: asyncio.AbstractEventLoop
+        @local
+        def run() -> None:
+            loop.call_soon_threadsafe(stop, delay)
+
+        await calm()
+        await c.submit(run, key="run-1")
+
     scenario()
     execute = one(live, "execute", "run")
     assert_gap(live, execute)

@@ -21,7 +21,7 @@ def fails(secret: str) -> None:
     raise OwnError(f"can't use {secret}")
 
 
-def exceptions(span: Span) -> list[dict[str, object]]:
+def exceptions(span: Span) -> list[dict[str, str]]:
     return [dict(event.attributes) for event in span.events if event.name == "exception"]
 
 
