@@ -39,7 +39,7 @@ class Providers:
         _name(provider, ROLES[role])
         tracer: trace.Tracer = provider.get_tracer(names.SCOPE, __version__, schema_url=names.SCHEMA_URL)
         resource = getattr(tracer, "resource", None)
-        if resource is not None and _is_ours_or_unset(resource):
+        if resource is not None:
             tracer = copy.copy(tracer)  # the provider gives the same one to every role
             tracer.resource = _named(resource, ROLES[role])  # type: ignore[attr-defined]
         return tracer
@@ -69,9 +69,10 @@ def _unset(resource: Any) -> bool:
     return str(resource.attributes.get("service.name", "unknown_service")).startswith("unknown_service")
 
 
-def _is_ours_or_unset(resource: Any) -> bool:
-    return _unset(resource) or resource.attributes.get("service.name") in ROLES.values()
-
-
 def _named(resource: Any, service: str) -> Any:
-    return resource.merge(type(resource)({"service.name": service, "host.name": socket.gethostname()}))
+    """Where the user named no service, or what we named is shared by several roles, the role's; the host in any case."""
+    kind = type(resource)
+    named = kind({"host.name": socket.gethostname()}).merge(resource)
+    if _unset(resource) or resource.attributes.get("service.name") in ROLES.values():
+        named = named.merge(kind({"service.name": service}))
+    return named
