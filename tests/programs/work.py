@@ -3,11 +3,12 @@
 Arguments: `threads` or `processes` for a LocalCluster of two workers, or a scheduler's address; then steps:
 `work:NAME` computes tasks with keys NAME-0 to NAME-9 that pass values between workers, `hold:WORKER` starts one,
 WORKER-0, that runs there until its process ends, `wait:COUNT` for workers,
-`restart`, `retire:WORKER`, `close`.
+`restart`, `retire:WORKER`, `pids`, `close`.
 """
 
 import json
 import logging
+import os
 import sys
 import time
 from typing import Any
@@ -62,7 +63,14 @@ def close(client: Client) -> None:
         client.cluster.close()
 
 
+def pids(client: Client) -> dict[str, int]:
+    """Of this process, and of the workers by name."""
+    workers = client.scheduler_info()["workers"]
+    return {"client": os.getpid(), **{str(workers[at]["name"]): pid for at, pid in client.run(os.getpid).items()}}
+
+
 STEPS = {
+    "pids": lambda client, _: pids(client),
     "wait": lambda client, count: client.wait_for_workers(int(count)),
     "work": work,
     "hold": start,
@@ -75,13 +83,14 @@ STEPS = {
 def main(where: str, *steps: str) -> None:
     logging.getLogger("distributed").setLevel(logging.INFO)
     client = Client(where) if "://" in where else local(where)
-    seconds, kept = {}, []
+    told: dict[str, Any] = {}
+    kept = []
     for step in steps:
         what, _, name = step.partition(":")
         began = time.monotonic()
         kept.append(STEPS[what](client, name))
-        seconds[step] = round(time.monotonic() - began, 3)
-    print(json.dumps({**seconds, "done": time.time()}), flush=True)
+        told[step] = kept[-1] if step == "pids" else round(time.monotonic() - began, 3)
+    print(json.dumps({**told, "done": time.time()}), flush=True)
 
 
 if __name__ == "__main__":
