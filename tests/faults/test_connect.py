@@ -9,9 +9,11 @@ from otel_worker.traces import Span
 from tests.faults.proxy import Fault, behind_a_proxy
 from tests.faults.tools import (
     assert_near,
+    below,
     calm,
     cluster,
     dials_that_fail,
+    every,
     lasts,
     measured,
     one,
@@ -19,6 +21,7 @@ from tests.faults.tools import (
     plain,
     shape,
     sums,
+    until,
     use,
 )
 from tests.live import Live
@@ -145,4 +148,33 @@ def test_the_pool_limit_reached(live: Live, delay: float):
     only(live, "connect.pool", expected)
     assert shape(live, one(live, "fetch use")) == FETCH
     assert one(live, "connect", "use").attributes["dask.connect.attempts"] == 1
+    live.check()
+
+
+@pytest.mark.parametrize("delay", [0.3, 0.6])
+def test_a_peer_that_never_answers_a_dial(live: Live, delay: float):
+    """Dask gives up after its time-out: the fetch failed before there was a request. It is asked again later."""
+
+    @cluster(1, {"distributed.comm.timeouts.connect": f"{delay}s"})
+    async def scenario(c: Client, s: Scheduler, b: Worker):
+        async with behind_a_proxy(s, name="far") as (a, proxy):
+            x = c.submit(plain, 1000, key="plain-1", workers=[a.address])
+            await wait(x)
+            await calm()
+            proxy.refuse()
+            y = c.submit(use, x, key="use-1", workers=[b.address])
+            await until(lambda: "plain-1" in b.state.tasks and b.state.tasks["plain-1"].state == "missing")
+            proxy.listen()
+            assert await y == 1
+
+    scenario()
+    failed, found = every(live, "fetch use")
+    assert [f.attributes["dask.outcome"] for f in (failed, found)] == ["network_failure", "success"]
+    assert (failed.status, failed.attributes["error.type"]) == ("error", "OSError")
+    assert shape(live, failed) == FETCH[:5]
+    connect = below(live, failed, "connect")
+    assert (connect.status, connect.attributes["error.type"]) == ("error", "OSError")
+    assert_near(lasts(below(live, failed, "connect.dial")), delay)
+    assert_near(waited(live)["connect.dial"], delay)
+    assert shape(live, found) == FETCH
     live.check()
