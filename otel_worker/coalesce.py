@@ -57,6 +57,8 @@ class Group:
         ):
             if parts:
                 _add(self.parts, prefix, parts)
+        if task.arrival:
+            self.parts[names.ARRIVAL] = self.parts.get(names.ARRIVAL, 0) + task.arrival
         if own > self.slowest:
             self.slowest = own
             self.example = task.key

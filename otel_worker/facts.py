@@ -20,6 +20,16 @@ Key = str | int | float | tuple["Key", ...]
 DRIFT = 50_000_000  # ns between wall and monotonic clock beyond which the anchor is set anew
 
 
+MAX_PREFIX = 200  # characters of a prefix or an address: a key without a hyphen is its own prefix
+
+
+def readable(text: str, limit: int) -> str:
+    """`text` cut to `limit` and valid UTF-8, whatever it was: one lone surrogate would lose an exporter's whole batch."""
+    if len(text) > limit:
+        text = text[:limit] + "…"
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
+
+
 class Clock:
     """One monotonic clock for durations, anchored to the wall clock for display.
 
@@ -131,7 +141,9 @@ class Task:
 
     __slots__ = (
         "annotations",
+        "arrival",
         "arrived",
+        "blocked_by",
         "cancelled",
         "dependencies",
         "ended",
@@ -174,18 +186,20 @@ class Task:
     def __init__(self, view: TaskView, recorder: Recorder, now: int) -> None:
         self.recorder = recorder
         self.key: Key = view.key
-        self.prefix = view.prefix
+        self.prefix = readable(view.prefix, MAX_PREFIX)
         self.priority = view.priority
         self.run_id = view.run_id
         self.annotations = view.annotations
         self.offset = recorder.clock.offset
         self.arrived = now
+        self.arrival = recorder.arrival  # ns: its share of decoding the batch of messages that it came in
+        self.blocked_by: Key | None = None  # the key that blocked the event loop while this task waited
         self.waiting = self.wait_ended = self.ready = self.executing = 0
         self.loading = self.loaded = self.submitted = self.run_begun = self.run_ended = self.run_cpu = 0
         self.seceded = self.taken = self.ended = 0
         self.thread_id = 0
         self.thread_name = ""
-        self.executor = ""
+        self.executor = ""  # thread | async_task: where its function runs
         self.resources = self.cancelled = self.rescheduled = False
         self.outcome = ""
         self.failure: Failure | None = None
@@ -248,6 +262,7 @@ class Fetch:
         "handshaking",
         "issued",
         "keys",
+        "left_over",
         "local_loop",
         "missing_keys",
         "nbytes",
@@ -260,6 +275,8 @@ class Fetch:
         "peer_serialize",
         "peer_spill",
         "peer_unspill",
+        "peers_busy",
+        "peers_in_flight",
         "received",
         "recorder",
         "reused",
@@ -285,6 +302,8 @@ class Fetch:
         self.sent = self.first_byte = self.received = self.offloaded = self.deserialized = 0
         self.finished = self.stored = 0  # result taken, values stored
         self.attempts = 0
+        self.left_over = False  # the peer has more of what is wanted: bytes ended the bundle
+        self.peers_busy = self.peers_in_flight = 0  # peers that were skipped
         self.reused = True
         self.outcome = ""
         self.failure: Failure | None = None
@@ -327,7 +346,7 @@ class Serve:
     def __init__(self, keys: Collection[Key], who: str | None, recorder: Recorder, loop: int, now: int) -> None:
         self.recorder = recorder
         self.keys = keys
-        self.peer = who or ""
+        self.peer = readable(who, MAX_PREFIX) if isinstance(who, str) else ""
         self.peer_kind = "worker" if who else "client"
         self.offset = recorder.clock.offset
         self.loop = loop
@@ -349,6 +368,16 @@ class Serve:
 Cause = Task | Fetch | Serve
 
 
+class Blocked(NamedTuple):
+    """A stretch in which the event loop did not come round, and what is known of why."""
+
+    begun: int
+    ended: int
+    cause: str  # spill | unspill | deserialize | serialize | arrival | async_task | thread | unknown
+    key: Key | None
+    offset: int
+
+
 class Observer(Protocol):
     """Who is told. A record is complete when it is handed over; an observer keeps no reference to it."""
 
@@ -356,4 +385,5 @@ class Observer(Protocol):
     def fetch_ended(self, fetch: Fetch) -> None: ...
     def serve_ended(self, serve: Serve) -> None: ...
     def spill_ended(self, op: SpillOp) -> None: ...
+    def loop_blocked(self, blocked: Blocked) -> None: ...
     def key_released(self, key: Hashable) -> None: ...

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from opentelemetry.context import Context
     from opentelemetry.trace import Span, SpanContext
 
-    from otel_worker.facts import Fetch, Serve, SpillOp, Task
+    from otel_worker.facts import Blocked, Fetch, Serve, SpillOp, Task
     from otel_worker.spans import Attributes, Emitter
     from otel_worker.task_spans import TaskSpans
 
@@ -211,6 +211,9 @@ class FetchSpans:
         attributes: Attributes = {
             names.OUTCOME: fetch.outcome,
             names.FETCH_MISSING_KEYS: fetch.missing_keys,
+            names.FETCH_BUNDLE_END: "bytes" if fetch.left_over else "all_keys",
+            names.FETCH_PEERS_BUSY: fetch.peers_busy,
+            names.FETCH_PEERS_IN_FLIGHT: fetch.peers_in_flight,
             names.CONNECT_REUSED: fetch.reused,
             names.FETCH_DEPENDENTS: self._emit.texts(task.key for task in waiting),
             names.FETCH_DEPENDENT_COUNT: len(waiting),
@@ -281,7 +284,8 @@ class FetchSpans:
             (names.GET_DATA_SERIALIZE, serve.writing, serialized, {names.OFFLOAD_QUEUE: queue}),
             (names.GET_DATA_SEND, serialized, serve.drained or serve.written, {}),
         ):
-            if self._emit.long_enough(begin, end) and self._emit.afford(1):
+            # Sending has no length where the end of serializing is unknown; Jaeger would make it 1 ns longer than its parent.
+            if end > begin and self._emit.long_enough(begin, end) and self._emit.afford(1):
                 self._emit.phase(name, context, begin + serve.offset, end + serve.offset, extra)
         if serve.failure is not None:
             self._emit.fail(span, serve.failure)
@@ -289,6 +293,19 @@ class FetchSpans:
     def _serve_cause(self, serve: Serve, op: SpillOp) -> Attributes:
         trigger = self._emit.text(op.key) if op.reading else ", ".join(self._emit.texts(serve.keys))
         return {names.SPILL_TRIGGER_KEY: trigger, names.SPILL_CAUSE: "get_data"}
+
+    # --- the event loop ----------------------------------------------------------------------------------------------------------
+
+    def loop_blocked(self, blocked: Blocked) -> None:
+        """A root: whatever waited meanwhile says so in its own parts."""
+        if not self._emit.afford(1):
+            self._emit.budget.count(DROPPED)
+            return
+        attributes: Attributes = {names.LOOP_CAUSE: blocked.cause}
+        if blocked.key is not None:
+            attributes[names.LOOP_BLOCKED_BY] = self._emit.text(blocked.key)
+        span = self._emit.start(names.LOOP_BLOCKED, wire.EMPTY, blocked.begun + blocked.offset, attributes)
+        span.end(blocked.ended + blocked.offset)
 
     # --- the memory monitor ------------------------------------------------------------------------------------------------------
 

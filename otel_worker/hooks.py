@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from otel_worker.facts import Cause
+    from otel_worker.recorder import Recorder
     from otel_worker.runtime import Runtime
 
 # What the code that runs now works for. Set only in contexts that are private to an asyncio task, or reset in the same
@@ -30,6 +31,9 @@ CURRENT: ContextVar[Cause | None] = ContextVar("otel_worker_current", default=No
 
 # Seconds that closing a worker may take before what is open ends: close waits for running tasks, and the Nanny kills.
 PATIENCE = 1.0
+
+# The recorder of the worker whose stream from the scheduler is read in this context.
+STREAM: ContextVar[Recorder | None] = ContextVar("otel_worker_stream", default=None)
 
 STATE_MACHINE = "distributed.worker_state_machine"
 WORKER = "distributed.worker"
@@ -41,6 +45,7 @@ TABLE: tuple[Patch, ...] = (
     Patch(STATE_MACHINE, "BaseWorker", "_finish_async_instruction", "finish", ("self", "task")),
     Patch(WORKER, "Worker", "__init__", "worker_init", ("self",)),
     Patch(WORKER, "Worker", "close", "worker_close", ("self",)),
+    Patch(WORKER, "Worker", "handle_scheduler", "handle_scheduler", ("self", "comm")),
     Patch(WORKER, "Worker", "execute", "execute", ("self", "key", "stimulus_id")),
     Patch(WORKER, "Worker", "gather_dep", "gather_dep", ("self", "worker", "to_gather", "total_nbytes", "stimulus_id")),
     Patch(WORKER, "Worker", "get_data", "get_data", ("self", "comm", "keys", "who", "serializers")),
@@ -156,10 +161,20 @@ class Hooks:
 
         return close
 
+    def handle_scheduler(self, original: Any) -> Any:
+        began = self._safe("handle_scheduler", self._runtime.stream_began)
+
+        async def handle_scheduler(self: Any, comm: Any) -> Any:
+            STREAM.set(began(self))  # a coroutine runs in a task of its own: tornado's add_callback makes it
+            return await original(self, comm)
+
+        return handle_scheduler
+
     def execute(self, original: Any) -> Any:
         began = self._safe("execute", self._runtime.execute_began)
 
         def execute(self: Any, key: Any, **kwargs: Any) -> Any:
+            STREAM.set(None)
             CURRENT.set(began(self, key, now()))  # BaseWorker._start_async_instruction runs this in a task of its own
             return original(self, key, **kwargs)
 
@@ -169,6 +184,7 @@ class Hooks:
         began = self._safe("gather_dep", self._runtime.fetch_began)
 
         def gather_dep(self: Any, worker: Any, to_gather: Any, total_nbytes: Any, **kwargs: Any) -> Any:
+            STREAM.set(None)
             CURRENT.set(began(self, worker, to_gather, total_nbytes, now()))  # as in execute
             return original(self, worker, to_gather, total_nbytes, **kwargs)
 
@@ -210,6 +226,7 @@ class Hooks:
             if type(record) is not Task:
                 return await original(*args, **kwargs)
             began(record)
+            record.executor = "async_task"
             result = None
             try:
                 result = await original(*args, **kwargs)
@@ -316,17 +333,29 @@ class Hooks:
         return read_bytes_rw
 
     def from_frames(self, original: Any) -> Any:
+        decoded = self._safe("arrival", self._runtime.batch_decoded)
+        worked = self._safe("deserialized", self._runtime.deserialized)
+
         async def timed(record: Fetch, args: Any, kwargs: Any) -> Any:
             record.received = now()
             try:
                 return await original(*args, **kwargs)
             finally:
                 record.deserialized = record.deserialized or now()
+                worked(record)
+
+        async def arriving(recorder: Recorder, args: Any, kwargs: Any) -> Any:
+            begun = now()
+            messages = await original(*args, **kwargs)
+            decoded(recorder, messages, begun, now())
+            return messages
 
         def from_frames(*args: Any, **kwargs: Any) -> Any:
             record = CURRENT.get()
             if type(record) is Fetch and record.sent and not record.received:
                 return timed(record, args, kwargs)
+            if (recorder := STREAM.get()) is not None:
+                return arriving(recorder, args, kwargs)
             return original(*args, **kwargs)
 
         return from_frames

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 from opentelemetry.metrics import CallbackOptions, Observation
 
 from otel_worker import names, waits, wire
+from otel_worker.facts import MAX_PREFIX, readable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from opentelemetry.metrics import Histogram, Meter
 
-    from otel_worker.facts import Fetch, Serve, SpillOp, Task
+    from otel_worker.facts import Blocked, Fetch, Serve, SpillOp, Task
     from otel_worker.recorder import Recorder
     from otel_worker.settings import Settings
 
@@ -37,7 +38,7 @@ class WorkerMetrics:
         self.fetch: Sums = {}
         self.serve: Sums = {}
         self.spill: Sums = {}
-        self.fetch_io = 0
+        self.fetch_io = self.arrival = 0
         self.spill_io: Sums = {}
         self.spans: Callable[[], Mapping[str, int]] = dict
 
@@ -45,6 +46,7 @@ class WorkerMetrics:
 
     def task_ended(self, task: Task) -> None:
         prefix = self.prefix(task.prefix) if self._by_prefix else ""
+        self.arrival += task.arrival
         if task.wait_parts:
             _add(self.wait, prefix, task.wait_parts)
         if task.execute_parts:
@@ -72,6 +74,9 @@ class WorkerMetrics:
         if op.failure is None:
             _add(self.spill_io, "", {write: op.nbytes})
 
+    def loop_blocked(self, blocked: Blocked) -> None:
+        """The histogram of the lag tells it."""
+
     def key_released(self, key: Any) -> None:
         """Nothing is kept for a key."""
 
@@ -86,6 +91,7 @@ class WorkerMetrics:
 
     def prefix(self, prefix: str) -> str:
         """The prefix, or `other` past the first `max_prefixes` of this worker."""
+        prefix = readable(prefix, MAX_PREFIX)
         if prefix not in self._prefixes:
             if len(self._prefixes) >= self._max_prefixes:
                 return names.OTHER
@@ -151,6 +157,7 @@ class Instruments:
             (names.METRIC_STATE_ENTERED, "{task}", "Tasks that entered a state", self._state_entered),
             (names.METRIC_WAIT_TIME, "s", "Time that tasks waited for data, by what it went to", self._sums("wait")),
             (names.METRIC_EXECUTE_TIME, "s", "Time from executing to stored, by activity", self._sums("execute")),
+            (names.METRIC_ARRIVAL_TIME, "s", "Time that decoding tasks took, imports included", self._arrival),
             (names.METRIC_FETCH_TIME, "s", "Time of requests for data, by activity", self._sums("fetch")),
             (names.METRIC_GET_DATA_TIME, "s", "Time of requests served, by activity", self._sums("serve")),
             (names.METRIC_SPILL_TIME, "s", "Time of spilling and unspilling, by activity", self._sums("spill")),
@@ -188,6 +195,10 @@ class Instruments:
                     yield Observation(value / unit, attributes)
 
         return read
+
+    def _arrival(self, _: CallbackOptions) -> Iterator[Observation]:
+        for worker, about in self._each():
+            yield Observation(worker.arrival / 1e9, about)
 
     def _fetch_io(self, _: CallbackOptions) -> Iterator[Observation]:
         for worker, about in self._each():

@@ -31,6 +31,7 @@ UNSPILL = "unspill"
 UNSPILL_READ = "unspill.read"
 UNSPILL_DESERIALIZE = "unspill.deserialize"
 TASKS = "tasks"  # + prefix; one span that stands for many tasks
+LOOP_BLOCKED = "event_loop.blocked"
 
 # --- attributes ----------------------------------------------------------------------------------------------------
 
@@ -63,6 +64,9 @@ FETCH_DEPENDENT_COUNT = "dask.fetch.dependent_count"
 FETCH_QUEUED_MIN = "dask.fetch.queued.min"  # seconds, over the keys of the request
 FETCH_QUEUED_MEAN = "dask.fetch.queued.mean"
 FETCH_QUEUED_MAX = "dask.fetch.queued.max"
+FETCH_BUNDLE_END = "dask.fetch.bundle_end"  # all_keys | bytes: what ended the list of keys of this request
+FETCH_PEERS_BUSY = "dask.fetch.peers_busy"  # peers with keys that are wanted, skipped since they were busy
+FETCH_PEERS_IN_FLIGHT = "dask.fetch.peers_in_flight"  # as above, since they had a request already
 FETCH_TIME_PREFIX = "dask.fetch.time."  # + activity, seconds
 FETCH_MISSING_KEYS = "dask.fetch.missing_keys"
 CONNECT_REUSED = "dask.connect.reused"
@@ -82,6 +86,8 @@ GET_DATA_ACK = "dask.get_data.ack_wait"  # seconds from the reply to the request
 GET_DATA_KERNEL = "dask.get_data.write_buffer"  # seconds until the kernel had taken the reply
 OFFLOAD_QUEUE = "dask.offload.queue"  # seconds in the queue of the one offload thread
 LOOP_DELAY = "dask.event_loop.delay"  # seconds
+LOOP_CAUSE = "dask.event_loop.cause"  # what the event loop did, or which task ran, while it did not come round
+LOOP_BLOCKED_BY = "dask.event_loop.blocked_by"  # the key to blame, where it is known
 
 READY_PREFIX = "dask.ready."  # + thread_slot | paused | resources, seconds
 WAIT_PREFIX = "dask.wait."  # + activity, seconds
@@ -181,6 +187,7 @@ METRIC_STATE_TIME = "dask.task.state.time"
 METRIC_STATE_ENTERED = "dask.task.state.entered"
 METRIC_WAIT_TIME = "dask.task.wait.time"
 METRIC_EXECUTE_TIME = "dask.task.execute.time"
+METRIC_ARRIVAL_TIME = "dask.task.arrival.time"
 METRIC_FETCH_TIME = "dask.fetch.time"
 METRIC_FETCH_DURATION = "dask.fetch.duration"
 METRIC_FETCH_IO = "dask.fetch.io"

@@ -6,10 +6,12 @@ while it is wanted from a peer; nothing stays when they are gone.
 
 from __future__ import annotations
 
+from collections import deque
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from otel_worker import names, waits
-from otel_worker.facts import Clock, Failure, Fetch, Key, Part, Serve, SpillOp, Task, Want
+from otel_worker.facts import Blocked, Clock, Failure, Fetch, Key, Part, Serve, SpillOp, Task, Want
 from otel_worker.reasons import Clocks
 
 if TYPE_CHECKING:
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
 WANTED = frozenset(("fetch", "flight", "missing"))
 COMPUTING = frozenset(("waiting", "ready", "constrained", "executing", "long-running"))
 UNTOLD = frozenset(("released", "forgotten"))
+MAX_PEERS = 100  # peers that are looked at to say which were skipped
+WORK = 16  # pieces of work on the event loop that are remembered, to find what blocked it
+TELL_BLOCKED = 100_000_000  # ns from which a blocked event loop is a fact of its own
 LIMBO = frozenset(("cancelled", "resumed"))  # left, but its thread or its request still runs
 
 
@@ -28,6 +33,8 @@ class Recorder:
 
     __slots__ = (
         "address",
+        "arrival",
+        "blocked",
         "clock",
         "clocks",
         "fetches",
@@ -36,6 +43,7 @@ class Recorder:
         "name",
         "observers",
         "off",
+        "runs",
         "serves",
         "state",
         "states",
@@ -43,6 +51,7 @@ class Recorder:
         "tick_interval",
         "ticked",
         "wants",
+        "work",
     )
 
     def __init__(self, state: StateView, clock: Clock, now: int, *, tick_interval: int = 20_000_000) -> None:
@@ -61,6 +70,10 @@ class Recorder:
             tuple[str, str], list[int]
         ] = {}  # (prefix, state) -> tasks in it, sum of times, tasks entered
         self.last = now  # when the last transitions were over
+        self.arrival = 0
+        self.blocked: Blocked | None = None  # the last stretch that was long enough to tell
+        self.work: deque[tuple[int, int, str, Key | None]] = deque(maxlen=WORK)  # long work on the loop, newest last
+        self.runs: deque[tuple[int, int, str, Key | None]] = deque(maxlen=WORK)  # functions that ran for long
         self.tick_interval = tick_interval
         self.ticked = now
         self.loop_blocked = (now, 0)  # end and length of the last stretch without a tick
@@ -231,6 +244,8 @@ class Recorder:
             return
         task.wait_ended = now
         task.wait_parts = waits.shares(task, now)
+        if task.wait_parts.get(names.LOOP, 0) >= TELL_BLOCKED:
+            task.blocked_by = self._blocked_by(task.waiting, now)
         if task.wants:
             seen: dict[Fetch, None] = {}
             for want in task.wants:
@@ -239,6 +254,13 @@ class Recorder:
                 seen.update(dict.fromkeys(f for f in want.fetches if not f.stored or f.stored >= task.waiting))
             task.fetches = list(seen)
         task.wants = None
+
+    def _blocked_by(self, begun: int, now: int) -> Key | None:
+        """The key to blame for a loop that was blocked since `begun`; its tick may not have come yet."""
+        late = now - self.ticked - self.tick_interval
+        if late >= TELL_BLOCKED:
+            return self._blame(now - late, now)[1]
+        return self.blocked.key if self.blocked is not None and self.blocked.ended > begun else None
 
     def _starts(self, task: Task, now: int) -> None:
         task.executing = task.executing or now
@@ -266,6 +288,8 @@ class Recorder:
         if view is not None:
             task.nbytes = view.nbytes or 0
         self.tasks.pop(task.key, None)
+        if task.run_ended - task.run_begun >= self.tick_interval:
+            self.runs.append((task.run_begun, task.run_ended, task.executor, task.key))
         for observer in self.observers:
             observer.task_ended(task)
 
@@ -293,8 +317,17 @@ class Recorder:
         fetch.wished = [want.wished for want in wants]
         for want in wants:
             want.fetches.append(fetch)
+        self._note_choice(fetch)
         self.clocks.flight_began(peer)
         return fetch
+
+    def _note_choice(self, fetch: Fetch) -> None:
+        """What ended the bundle, and which peers with wanted keys were skipped."""
+        state = self.state
+        fetch.left_over = bool(state.data_needed.get(fetch.peer))
+        needed = list(islice(state.data_needed, MAX_PEERS))
+        fetch.peers_busy = sum(peer in state.busy_workers for peer in needed)
+        fetch.peers_in_flight = sum(peer in state.in_flight_workers and peer != fetch.peer for peer in needed)
 
     def fetch_taken(self, fetch: Fetch, outcome: str, now: int, *, failure: Failure | None, received: int) -> None:
         """The event loop takes the result; storing the values, and the spill it causes, comes next."""
@@ -338,6 +371,7 @@ class Recorder:
 
     def spill_ended(self, op: SpillOp, now: int) -> None:
         op.ended = now
+        self.worked(op.begun, now, "unspill" if op.reading else "spill", op.key)
         if op.cause is not None:
             if op.cause.spills is None:
                 op.cause.spills = []
@@ -356,8 +390,40 @@ class Recorder:
         self.ticked = now
         if late > self.tick_interval:
             self.loop_blocked = (now, late)
+            if late >= TELL_BLOCKED:
+                self._blocked(now - late, now)
         self.clock.check()
         return late
+
+    def worked(self, begun: int, ended: int, cause: str, key: Key | None) -> None:
+        """The event loop did this piece of work without coming round."""
+        if ended - begun >= self.tick_interval:
+            self.work.append((begun, ended, cause, key))
+
+    def decoded(self, begun: int, ended: int, tasks: int) -> None:
+        """A batch of messages was decoded, which brings `tasks` tasks: each bears an equal share."""
+        self.arrival = (ended - begun) // tasks if tasks else 0
+        self.worked(begun, ended, "arrival", None)
+
+    def _blocked(self, begun: int, ended: int) -> None:
+        cause, key = self._blame(begun, ended)
+        self.blocked = Blocked(begun, ended, cause, key, self.clock.offset)
+        for observer in self.observers:
+            observer.loop_blocked(self.blocked)
+
+    def _blame(self, begun: int, ended: int) -> tuple[str, Key | None]:
+        """What filled most of the stretch: work of the loop itself, else the one task that ran."""
+        best, found = (ended - begun) // 2, ("unknown", None)
+        for start, end, cause, key in self.work:
+            overlap = min(end, ended) - max(start, begun)
+            if overlap > best:
+                best, found = overlap, (cause, key)
+        if found[0] != "unknown":
+            return found
+        running = {t.key: (t.run_begun, t.run_ended or ended, t.executor) for t in self.tasks.values() if t.run_begun}
+        ran = [*running.items(), *((key, (start, end, where)) for start, end, where, key in self.runs)]
+        suspects = {key: where for key, (start, end, where) in ran if min(end, ended) - max(start, begun) > best}
+        return next(((where, key) for key, where in suspects.items()), found) if len(suspects) == 1 else found
 
     def loop_delay(self, now: int, since: int = 0) -> int:
         """How long between `since` and `now` the event loop had not come round just before `now`, in ns, as far as its

@@ -17,7 +17,7 @@ from opentelemetry import context as context_api
 from otel_worker import wire
 from otel_worker.budget import Budget
 from otel_worker.endings import Endings
-from otel_worker.facts import Clock, Failure, Fetch, Serve, SpillOp, Task
+from otel_worker.facts import Clock, Failure, Fetch, Serve, SpillOp, Task, readable
 from otel_worker.fetch_spans import FetchSpans
 from otel_worker.metrics import Instruments, WorkerMetrics
 from otel_worker.recorder import Recorder
@@ -61,6 +61,7 @@ class WorkerSpans:
         self.fetch_ended = self.fetches.fetch_ended
         self.serve_ended = self.fetches.serve_ended
         self.spill_ended = self.fetches.spill_ended
+        self.loop_blocked = self.fetches.loop_blocked
         self.end_interval = self.tasks.end_interval
         self.interval_ends = 0
 
@@ -235,13 +236,13 @@ class Runtime:
 
     def _told_failure(self, event: Any, kind: str) -> Failure:
         """As much of a failure as the settings let out; Dask made the texts, so no code of the user's runs here."""
-        text = str(event.exception_text)[:MAX_TEXT]
+        text = readable(event.exception_text, MAX_TEXT)
         if not kind:
             found = _CLASS_NAME.match(text)
             kind = found.group() if found else "Exception"
         capture = self.settings.capture_exceptions
         message = "" if capture == "type" else text
-        return Failure(kind, message, str(event.traceback_text)[:MAX_TEXT] if capture == "stacktrace" else "")
+        return Failure(kind, message, readable(event.traceback_text, MAX_TEXT) if capture == "stacktrace" else "")
 
     def _failure(self, record: Task, event: Any) -> Failure:
         return self._told_failure(event, record.failure.type if record.failure else "")
@@ -255,6 +256,17 @@ class Runtime:
         record.run_begun = record.submitted = begun
         record.run_ended = max(begun, int(stop * 1e9) - record.offset)
         record.thread_name = "other process"
+
+    # --- arrival -----------------------------------------------------------------------------------------------------------
+
+    def stream_began(self, worker: Any) -> Recorder | None:
+        """The scheduler's stream to this worker is read from now on in this context."""
+        return self.by_worker.get(id(worker))
+
+    def batch_decoded(self, recorder: Recorder, messages: Any, begun: int, ended: int) -> None:
+        batch = messages if isinstance(messages, (list, tuple)) else (messages,)
+        tasks = sum(1 for message in batch if isinstance(message, dict) and message.get("op") == "compute-task")
+        recorder.decoded(begun, ended, tasks)
 
     # --- execution ---------------------------------------------------------------------------------------------------------
 
@@ -270,6 +282,7 @@ class Runtime:
             context_api.attach(spans.tasks.run_context(task))
         thread = threading.current_thread()
         task.thread_id, task.thread_name = thread.native_id or 0, thread.name
+        task.executor = "thread"
         return thread_time_ns()
 
     def run_ended(self, task: Task, cpu: int | None, result: Any) -> None:
@@ -313,8 +326,13 @@ class Runtime:
             fetch.peer_loop, fetch.peer_unspill = told["loop"], told["unspill"]
             fetch.peer_spill, fetch.peer_serialize = told["spill"], told["serialize"]
 
+    def deserialized(self, fetch: Fetch) -> None:
+        """Below Dask's offload threshold, deserializing blocks the event loop."""
+        if not fetch.offloaded:
+            fetch.recorder.worked(fetch.received, fetch.deserialized, "deserialize", next(iter(fetch.keys), None))
+
     def fetch_failed(self, fetch: Fetch, error: BaseException) -> None:
-        message = "" if self.settings.capture_exceptions == "type" else str(error)[:MAX_TEXT]
+        message = "" if self.settings.capture_exceptions == "type" else _message(error)
         fetch.failure = Failure(_qualified(error), message)
 
     # --- serving -----------------------------------------------------------------------------------------------------------
@@ -332,13 +350,15 @@ class Runtime:
         recorder = self._recorder(worker)
         if recorder is None:
             return None
-        serve = recorder.serve_began(keys, who, now)
+        serve = recorder.serve_began(wire.asked(keys), who, now)
         serve.remote = wire.extract(carrier) if carrier else None
         return serve
 
     def serve_ended(self, worker: Any, serve: Serve, result: Any, error: BaseException | None, now: int) -> None:
         if serve.writing and not serve.serialized:
             serve.serialized = serve.written
+        if serve.writing and not serve.offloaded:
+            serve.recorder.worked(serve.writing, serve.serialized, "serialize", next(iter(serve.keys), None))
         tasks = worker.state.tasks
         serve.nbytes = sum(tasks[key].nbytes or 0 for key in serve.keys if key in tasks)
         outcome = "success"
@@ -413,7 +433,7 @@ def _guarded(observer: Any, what: str, guard: Guard) -> Any:
     return observer
 
 
-OBSERVED = ("task_ended", "fetch_ended", "serve_ended", "spill_ended", "key_released", "end_interval")
+OBSERVED = ("task_ended", "fetch_ended", "serve_ended", "spill_ended", "key_released", "loop_blocked", "end_interval")
 
 
 def _slow(worker: Any) -> Any:
@@ -424,6 +444,13 @@ def _slow(worker: Any) -> Any:
 
 def _is_over(cause: Any) -> bool:
     return bool(cause.stored if type(cause) is Fetch else cause.ended)
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return readable(str(error), MAX_TEXT)
+    except Exception:  # the user's own `__str__`
+        return ""
 
 
 def _qualified(error: BaseException) -> str:

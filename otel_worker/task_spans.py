@@ -248,6 +248,8 @@ class TaskSpans:
     def _end_phases(self, task: Task, held: Held) -> None:
         if held.waiting is not None:
             held.waiting.set_attributes(in_seconds(names.WAIT_PREFIX, task.wait_parts))
+            if task.blocked_by is not None:
+                held.waiting.set_attribute(names.LOOP_BLOCKED_BY, self._emit.text(task.blocked_by))
             self._end(task, held.waiting, task.waiting, task.wait_ended or task.ended)
         if held.run is not None:
             self._describe_run(task, held.run)
@@ -296,6 +298,8 @@ class TaskSpans:
             attributes |= in_seconds(names.EXECUTE_PREFIX, task.execute_parts)
         if not task.waiting:
             attributes[names.TASK_WAITED] = False
+        if task.arrival:
+            attributes[names.ARRIVAL] = seconds(task.arrival)
         span.set_attributes(attributes)
         if task.outcome == "error":
             self._emit.fail(span, task.failure)

@@ -1,0 +1,71 @@
+"""What comes before a task exists on the worker, and what blocks its event loop."""
+
+import time
+
+import pytest
+from distributed import Client, Scheduler, Worker
+from distributed.utils_test import gen_cluster
+
+from otel_worker import names
+from tests.live import Live
+
+# gen_cluster's own configuration ticks twice a second only; Dask's default is 20 ms.
+cluster = gen_cluster(
+    client=True,
+    nthreads=[("127.0.0.1", 1), ("127.0.0.1", 1)],
+    config={"distributed.admin.tick.interval": "20ms"},
+)
+
+
+class SlowToUnpickle:
+    """A callable, the unpickling of which takes a while: as an import of its module would."""
+
+    def __init__(self, delay: float) -> None:
+        self.delay = delay
+
+    def __reduce__(self):
+        return unpickle_slowly, (self.delay,)
+
+    def __call__(self, i: int) -> int:
+        return i
+
+
+def unpickle_slowly(delay: float) -> SlowToUnpickle:
+    time.sleep(delay)
+    return SlowToUnpickle(delay)
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("delay", [0.3, 0.6])
+def test_unpickling_a_function_is_arrival(live: Live, delay: float):
+    @cluster
+    async def scenario(c: Client, s: Scheduler, a: Worker, b: Worker):
+        assert await c.submit(SlowToUnpickle(delay), 1, key="slow-1", workers=[a.address]) == 1
+
+    scenario()
+    task = live.find("task slow", "slow-1")
+    assert task.attributes[names.ARRIVAL] == pytest.approx(delay, abs=max(0.1 * delay, 0.05))
+    assert task.duration / 1e9 < delay
+    [blocked] = [
+        s for s in live.spans() if s.name == names.LOOP_BLOCKED and s.attributes[names.LOOP_CAUSE] == "arrival"
+    ]
+    assert blocked.duration / 1e9 == pytest.approx(delay, abs=max(0.1 * delay, 0.05))
+    live.check()
+
+
+async def block_the_loop(delay: float) -> None:
+    time.sleep(delay)  # noqa: ASYNC251
+
+
+@pytest.mark.faults
+def test_a_blocked_loop_names_the_task_that_blocked_it(live: Live):
+    @cluster
+    async def scenario(c: Client, s: Scheduler, a: Worker, b: Worker):
+        await c.submit(block_the_loop, 0.5, key="culprit-1", workers=[a.address])
+
+    scenario()
+    blocked = [s for s in live.spans() if s.name == names.LOOP_BLOCKED]
+    assert {s.attributes.get(names.LOOP_BLOCKED_BY) for s in blocked} == {"culprit-1"}
+    assert {s.attributes[names.LOOP_CAUSE] for s in blocked} == {"async_task"}
+    assert blocked[0].duration / 1e9 == pytest.approx(0.5, abs=0.05)
+    live.check()
