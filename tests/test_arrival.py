@@ -64,8 +64,8 @@ def test_a_blocked_loop_names_the_task_that_blocked_it(live: Live):
         await c.submit(block_the_loop, 0.5, key="culprit-1", workers=[a.address])
 
     scenario()
-    blocked = [s for s in live.spans() if s.name == names.LOOP_BLOCKED]
-    assert {s.attributes.get(names.LOOP_BLOCKED_BY) for s in blocked} == {"culprit-1"}
-    assert {s.attributes[names.LOOP_CAUSE] for s in blocked} == {"async_task"}
-    assert blocked[0].duration / 1e9 == pytest.approx(0.5, abs=0.05)
+    blocked = max((s for s in live.spans() if s.name == names.LOOP_BLOCKED), key=lambda s: s.duration)
+    assert blocked.attributes[names.LOOP_BLOCKED_BY] == "culprit-1"
+    assert blocked.attributes[names.LOOP_CAUSE] == "async_task"
+    assert blocked.duration / 1e9 == pytest.approx(0.5, abs=0.05)
     live.check()
