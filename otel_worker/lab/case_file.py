@@ -87,10 +87,10 @@ def needs(values: object, where: str) -> list[Need]:
     found = []
     for key, value in mapping(values, where).items():
         details = mapping(value, f"key {key} of {where}")
-        known(details, ("size", "on"), f"key {key} of {where}")
-        holders = holders_of(details.get("on"), f"key {key} of {where}")
+        known(details, ("size", "holders"), f"key {key} of {where}")
+        holders = holders_of(details.get("holders"), f"key {key} of {where}")
         if not holders:
-            raise LabError(f"key {key} of {where} is on no worker: say `on: [A]`.")
+            raise LabError(f"key {key} of {where} has no holder: say `holders: [A]`.")
         found.append(Need(key, settings.size(details.get("size", 1)), holders))
     return found
 

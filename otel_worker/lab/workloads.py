@@ -85,30 +85,21 @@ def tree_reduction(size: Size) -> Case:
 
 
 def broadcast(size: Size) -> Case:
-    """A few big values on one worker, wanted by tasks everywhere at once."""
+    """A few big values on one worker, wanted by tasks everywhere at once, each with a small one from elsewhere."""
     names = peer_names(size)
     source = names[-1]
-    tasks = max(1, size.keys // size.deciding)
+
+    def needs(me: str, t: int) -> list[Need]:
+        nearby = names[t % (len(names) - 1)]
+        table = Need(f"table-{t % 4}", 10 * size.nbytes, (source,))
+        return [table, Need(f"row-{t:04}", size.nbytes // 10, (source if nearby == me else nearby,))]
+
     return Case(
         "broadcast",
         at_once(
-            (
-                me,
-                compute(
-                    f"use-{me}-{t:04}",
-                    [
-                        Need(f"table-{t % 4}", 10 * size.nbytes, (source,)),
-                        Need(
-                            f"row-{t:04}",
-                            size.nbytes // 10,
-                            (names[t % len(names)] if names[t % len(names)] != me else source,),
-                        ),
-                    ],
-                    priority=(t,),
-                ),
-            )
-            for me in names[: size.deciding]
-            for t in range(tasks)
+            (me, compute(f"use-{me}-{t:04}", needs(me, t), priority=(t,)))
+            for me in others(names[: size.deciding], source)
+            for t in range(size.keys)
         ),
     )
 

@@ -49,7 +49,7 @@ def no_gc():
 
 def state_of(policy, **options):
     state = ALL_POLICIES[policy](address=address("me"), **options)
-    if policy == "legacy-eager":
+    if hasattr(state, "WALK"):
         state.WALK = 50
     return state
 
@@ -70,7 +70,7 @@ def requests_of(state, *events):
 
 def in_turn(keys):
     """Replicas of one byte on a, b, c in turn: all of one priority."""
-    who_has = {f"x{i:05}": [address("abc"[i % 3])] for i in range(keys)}
+    who_has = {f"x-{i:05}": [address("abc"[i % 3])] for i in range(keys)}
     return AcquireReplicasEvent(who_has=who_has, nbytes=dict.fromkeys(who_has, 1), stimulus_id="acquire")
 
 
