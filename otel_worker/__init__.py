@@ -1,16 +1,21 @@
 """OpenTelemetry instrumentation of dask.distributed workers."""
 
+from importlib import import_module
 from typing import Any
 
 from otel_worker.version import __version__
 
-__all__ = ["DaskInstrumentor", "__version__"]
+__all__ = ["DaskInstrumentor", "__version__", "disable", "enable"]
+
+_HOMES = {
+    "DaskInstrumentor": "otel_worker.instrumentor",
+    "disable": "otel_worker.remote",
+    "enable": "otel_worker.remote",
+}
 
 
 def __getattr__(name: str) -> Any:
     """Import on first use: a process that does not need it pays nothing."""
-    if name == "DaskInstrumentor":
-        from otel_worker.instrumentor import DaskInstrumentor
-
-        return DaskInstrumentor
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -55,6 +55,7 @@ class DaskInstrumentor(BaseInstrumentor):  # type: ignore[misc]
         self._patches = Patches(TABLE, Hooks(self._runtime).make, guard)
         try:
             self._patches.install()
+            self._runtime.adopt_running()
         except BaseException:
             self._undo()
             raise

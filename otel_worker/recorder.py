@@ -15,7 +15,7 @@ from otel_worker.facts import Blocked, Clock, Failure, Fetch, Key, Part, Serve, 
 from otel_worker.reasons import Clocks
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from otel_worker.facts import Cause, Observer, StateView, TaskView
 
@@ -100,6 +100,11 @@ class Recorder:
                     observer.key_released(view.key)
         for view, task, after in computing:
             self._task_moved(view, task, after, now)
+
+    def found(self, views: Iterable[TaskView], now: int) -> None:
+        """Tasks that were here before the recorder: their time counts from now on."""
+        for view in views:
+            self._count(self.states, view.prefix, "released", view.state, now)
 
     @staticmethod
     def _count(states: dict[tuple[str, str], list[int]], prefix: str, before: str, after: str, now: int) -> None:

@@ -6,6 +6,7 @@ Together with `hooks.py` this is what reads Dask's objects; every method called 
 from __future__ import annotations
 
 import re
+import sys
 import threading
 import weakref
 from functools import cached_property
@@ -122,6 +123,25 @@ class Runtime:
         if slow is not None:
             self.by_slow[id(slow)] = recorder
         weakref.finalize(worker, self._forget, id(worker), worker.state.task_counter, id(slow)).atexit = False
+
+    def adopt_running(self) -> None:
+        """Workers that were made before us: each on its own event loop."""
+        module = sys.modules.get("distributed.worker")
+        for worker in list(module.Worker._instances) if module is not None else ():
+            if worker.status.name in ("running", "paused"):
+                worker.loop.add_callback(self.adopt, worker)
+
+    def adopt(self, worker: Any) -> None:
+        """Observe a worker that runs already, from its next step on. Call it on the worker's event loop."""
+        if id(worker) not in self.by_worker:
+            self.guard("adopt", self._adopt)(worker, perf_counter_ns())
+
+    def _adopt(self, worker: Any, now: int) -> None:
+        """What `__init__` bound before we came is bound anew: the `get_data` handler, and the tick."""
+        self.worker_made(worker, now)
+        self.by_worker[id(worker)].found(worker.state.tasks.values(), now)
+        worker.handlers["get_data"] = worker.get_data
+        worker.periodic_callbacks["tick"].callback = worker._measure_tick
 
     def _forget(self, worker: int, counter: Any, slow: int) -> None:
         recorder = self.by_worker.pop(worker, None)

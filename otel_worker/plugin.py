@@ -1,0 +1,34 @@
+"""The worker plugin behind `enable` and `disable`. It is sent to workers by its import path."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from distributed import WorkerPlugin
+
+from otel_worker.instrumentor import DaskInstrumentor
+from otel_worker.sdk import configure
+
+
+class Plugin(WorkerPlugin):  # type: ignore[misc]  # Dask is not typed for us
+    """Switches us on where it is set up, and off where it is taken away, if it was this that switched us on."""
+
+    def __init__(self, environment: dict[str, str], settings: dict[str, Any]) -> None:
+        self.environment = environment
+        self.settings = settings
+        self.switched_on = False
+
+    def setup(self, worker: Any) -> None:
+        configure(self.environment)
+        instrumentor = DaskInstrumentor()
+        if not instrumentor.is_instrumented_by_opentelemetry:
+            instrumentor.instrument(**self.settings)
+            self.switched_on = True
+        if instrumentor.runtime is not None:
+            instrumentor.runtime.adopt(worker)
+
+    def teardown(self, worker: Any) -> None:
+        """Closing the worker calls it too: what it recorded is flushed by then or later, by its own `close`."""
+        instrumentor = DaskInstrumentor()
+        if self.switched_on and worker.status.name == "running" and instrumentor.is_instrumented_by_opentelemetry:
+            instrumentor.uninstrument()
