@@ -531,3 +531,19 @@ def test_clocks_that_differ_between_hosts():
     request, served = draw("request |  ==  |\n  get_data |==  |")
     other = replace(served, resource=Resource({"service.name": "w", "host.name": "h2"}))
     assert "The clocks of dask-worker-client and h2 differ by 200.0 ms or more" in told([request, other])
+
+
+def test_a_phase_too_short_for_a_span_is_told_by_the_task():
+    drawn = draw(
+        "task x |==| key=k worker=a dask.wait.network=0.0004 dask.ready.thread_slot=0.0002\n  execute | =| dask.execute.run.cpu=0.1"
+    )
+    [task] = tasks(Ours(drawn))
+    assert task.parts["waiting.network"] == 400_000
+    assert task.parts["ready.thread_slot"] == 200_000
+    assert sum(task.parts.values()) == task.span.duration
+
+
+def test_the_sentence_names_the_key_that_blocked_the_loop():
+    drawn = draw("task x |=====| key=k worker=a\n  waiting |=====| wait.loop=0.5 dask.event_loop.blocked_by=culprit")
+    [reason] = why(tasks(Ours(drawn)), Ours(drawn), 1, {})
+    assert reason.sentence.endswith("because the worker's own event loop was busy, blocked by culprit")

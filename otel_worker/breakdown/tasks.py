@@ -98,7 +98,7 @@ def _coalesced(top: Span) -> Task:
 
 
 def _task(top: Span, phases: Mapping[str, Span]) -> Task:
-    parts: dict[str, int] = {}
+    parts = told(top)  # of phases too short for a span of their own
     for phase in phases.values():
         parts.update(phase_parts(phase))
     rest = top.duration - sum(parts.values())

@@ -58,7 +58,7 @@ def _reason(task: Task, held: Fetches, workers: Mapping[str, str]) -> Reason:
         task.span.span_id,
         part,
         peer,
-        _sentence(phase, phases.get(phase, 0), part, within.get(part, 0), named(peer, workers)),
+        _sentence(phase, phases.get(phase, 0), part, within.get(part, 0), named(peer, workers)) + _blamed(task, part),
     )
 
 
@@ -84,6 +84,12 @@ def _sentence(phase: str, whole: int, part: str, length: int, peer: str) -> str:
     known = WORDS.get(part)
     words = known[1].format(peer=peer or "a peer") if known else f"in {part}"
     return f"{did} {seconds_text(whole)}, {_of_it(length, whole)} of it {words}"
+
+
+def _blamed(task: Task, part: str) -> str:
+    """The key that blocked the event loop, where the worker knew it."""
+    key = task.waiting.attributes.get(names.LOOP_BLOCKED_BY) if task.waiting is not None else None
+    return f", blocked by {key}" if key and part == f"{names.WAITING}.{names.LOOP}" else ""
 
 
 def _of_it(length: int, whole: int) -> str:
