@@ -24,7 +24,10 @@ LONG_RUNNING = {"scheduler", "worker", "collector", "jaeger", "prometheus"}
 @dataclass(frozen=True)
 class Stack:
     project: Project
-    containers: dict[str, list[dict[str, Any]]]  # as they were once it was up, whatever a test does later
+    # As they were before a test touched them, whatever a test does later.
+    containers: dict[str, list[dict[str, Any]]]
+    targets: dict[str, str]  # Prometheus' jobs and their health
+    rules: list[dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
@@ -49,10 +52,22 @@ def stack(official_images: None) -> Iterator[Stack]:
         project("up", "--build", "--detach")
         containers = project.containers()
         assert "mean 1.000" in project("run", "--rm", "client")
-        yield Stack(project, containers)
+        healthy = eventually(lambda: targets(project), lambda found: set(found.values()) == {"up"}, within=60)
+        rules = eventually(
+            lambda: loaded(project), lambda found: {rule["health"] for rule in found} == {"ok"}, within=60
+        )
+        yield Stack(project, containers, healthy, rules)
     finally:
         project("down", "--volumes", "--timeout", "10")
     assert [project.left(kind) for kind in ("container", "network", "volume")] == [[], [], []]
+
+
+def targets(project: Project) -> dict[str, str]:
+    return {target["labels"]["job"]: target["health"] for target in project.prometheus("targets")["activeTargets"]}
+
+
+def loaded(project: Project) -> list[dict[str, Any]]:
+    return [rule for group in project.prometheus("rules")["groups"] for rule in group["rules"]]
 
 
 def test_config_is_valid_and_careful() -> None:
@@ -106,7 +121,7 @@ def test_a_fetch_is_a_tree_across_two_containers(stack: Stack) -> None:
         assert (request.name, request.kind, request.service) == ("request", "client", fetch.service)
         assert fetch.name.startswith("fetch ")
         assert {get_data.service, fetch.service} == set(WORKERS)
-        assert get_data.resource.attributes["host.name"] != fetch.resource.attributes["host.name"]
+        assert get_data.resource.host != fetch.resource.host
         assert [span.name.partition(" ")[0] for span in above] in (["waiting", "task", "compute"], [])
 
 
@@ -146,11 +161,8 @@ def test_the_monitor_tab_has_rates_and_durations(stack: Stack, kind: str, operat
 
 def test_prometheus_has_the_workers_metrics_and_its_rules(stack: Stack) -> None:
     project = stack.project
-    targets = project.prometheus("targets")["activeTargets"]
-    assert {target["labels"]["job"]: target["health"] for target in targets} == {"dask": "up", "collector": "up"}
-    rules = [rule for group in project.prometheus("rules")["groups"] for rule in group["rules"]]
-    assert {rule["health"] for rule in rules} == {"ok"}
-    assert {rule["state"] for rule in rules if rule["type"] == "alerting"} == {"inactive"}
+    assert stack.targets == {"dask": "up", "collector": "up"}
+    assert {rule["state"] for rule in stack.rules if rule["type"] == "alerting"} == {"inactive"}
 
     fetched = "sum(max_over_time(dask_fetch_duration_seconds_count[30m]))"
     assert eventually(lambda: project.value(fetched), bool, within=60) > 0
@@ -195,5 +207,17 @@ def answers(project: Project) -> bool:
 )
 def test_promtool_agrees(official_images: None, arguments: tuple[str, ...]) -> None:
     mount = f"{ROOT / 'collector' / 'prometheus'}:/rules:ro"
-    tool = ("docker", "run", "--rm", "--network", "none", "--tmpfs", "/tmp", "--volume", mount, "--entrypoint", "/bin/promtool")
+    tool = (
+        "docker",
+        "run",
+        "--rm",
+        "--network",
+        "none",
+        "--tmpfs",
+        "/tmp",
+        "--volume",
+        mount,
+        "--entrypoint",
+        "/bin/promtool",
+    )
     run(*tool, PROMETHEUS_IMAGE, *arguments)

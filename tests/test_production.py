@@ -86,7 +86,18 @@ def files(directory: Path) -> dict[str, str]:
 
 
 def certify(directory: Path) -> None:
-    new = ("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "1")
+    new = (
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:prime256v1",
+        "-nodes",
+        "-days",
+        "1",
+    )
     named = ("-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1")
     to = ("-keyout", str(directory / "key.pem"), "-out", str(directory / "cert.pem"))
     try:
@@ -203,9 +214,7 @@ def test_the_sample_keeps_what_is_slow_and_what_failed(site: Site, senders: list
     eventually(lambda: names(site, quick), lambda found: found == ["failed later"], within=20)
 
 
-def test_a_trace_is_decided_as_a_whole_whichever_collector_its_spans_come_to(
-    site: Site, senders: list[Sender]
-) -> None:
+def test_a_trace_is_decided_as_a_whole_whichever_collector_its_spans_come_to(site: Site, senders: list[Sender]) -> None:
     first, second = site.collector(), site.collector()
     for process in (first, second):
         for number, sampler in enumerate((first, second)):
