@@ -84,12 +84,17 @@ class StateView(Protocol):
 
     running: bool
     nthreads: int
-    busy_workers: AbstractSet[str]
-    in_flight_workers: Mapping[str, Any]
-    executing: Collection[Any]
     transfer_incoming_bytes: int
     transfer_incoming_bytes_limit: float
-    data_needed: Mapping[str, Any]
+
+    @property
+    def busy_workers(self) -> AbstractSet[str]: ...
+    @property
+    def in_flight_workers(self) -> Mapping[str, Any]: ...
+    @property
+    def executing(self) -> Collection[Any]: ...
+    @property
+    def data_needed(self) -> Mapping[str, Any]: ...
 
     def _should_throttle_incoming_transfers(self) -> bool: ...
 

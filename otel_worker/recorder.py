@@ -163,6 +163,10 @@ class Recorder:
         want.queued = 0
         want.ended = now
         del self.wants[want.key]
+        self._forget_peers()
+
+    def _forget_peers(self) -> None:
+        """Nobody holds readings when no key is wanted: a peer that is neither asked nor busy needs no clocks then."""
         if not self.wants:
             self.clocks.forget_idle_peers()
 
@@ -344,6 +348,7 @@ class Recorder:
             del self.fetches[fetch.peer]
         self._advance(now)
         self.clocks.flight_ended(fetch.peer, busy=outcome == "busy")
+        self._forget_peers()
 
     def fetch_ended(self, fetch: Fetch) -> None:
         """Its values are stored, or it failed: its last transitions are over."""
@@ -355,6 +360,7 @@ class Recorder:
     def busy_ended(self, peer: str, now: int) -> None:
         self._advance(now)
         self.clocks.busy_ended(peer)
+        self._forget_peers()
 
     # --- serving ---------------------------------------------------------------------------------------------------
 
@@ -418,7 +424,8 @@ class Recorder:
 
     def _blame(self, begun: int, ended: int) -> tuple[str, Key | None]:
         """What filled most of the stretch: work of the loop itself, else the one task that ran."""
-        best, found = (ended - begun) // 2, ("unknown", None)
+        best = (ended - begun) // 2
+        found: tuple[str, Key | None] = ("unknown", None)
         for start, end, cause, key in self.work:
             overlap = min(end, ended) - max(start, begun)
             if overlap > best:

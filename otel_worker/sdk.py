@@ -23,5 +23,5 @@ def configure(environment: Mapping[str, str] | None = None) -> bool:
     for name, value in (environment or {}).items():
         os.environ.setdefault(name, value)
     OpenTelemetryDistro().configure()
-    OpenTelemetryConfigurator().configure()
+    OpenTelemetryConfigurator().configure()  # type: ignore[no-untyped-call]
     return True

@@ -61,7 +61,7 @@ class Desk:
         self.views: dict[Any, View] = {}
         self.ended: list[Task] = []
         self.fetches: list[Fetch] = []
-        self.recorder.observers.append(self)  # type: ignore[arg-type]
+        self.recorder.observers.append(self)
 
     # --- the observer --------------------------------------------------------------------------------------------------
 

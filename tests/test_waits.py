@@ -103,7 +103,7 @@ def test_a_fetch_that_failed_twice_and_came_from_another_peer(desk: Desk):
 
 
 @pytest.mark.parametrize("busy_first", [True, False])
-def test_two_holders_one_busy_and_one_in_flight(desk: Desk, busy_first: bool):  # noqa: FBT001
+def test_two_holders_one_busy_and_one_in_flight(desk: Desk, busy_first: bool):
     desk.held("x", "a", "b")
     desk.wait(0, "other", "p q", p="flight", q="flight")
     at_a, at_b = desk.begin(0, "a", "p"), desk.begin(0, "b", "q")
