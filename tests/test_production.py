@@ -13,7 +13,7 @@ import pytest
 from opentelemetry import trace
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import Tracer, TracerProvider
+from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor
 from opentelemetry.trace import SpanContext, StatusCode, TraceFlags
 
@@ -135,7 +135,7 @@ class Sender:
     )
 
     @property
-    def tracer(self) -> Tracer:
+    def tracer(self) -> trace.Tracer:
         return self.provider.get_tracer("tests")
 
     def span(self, name: str, seconds: float = 0.1, *, of: str = "", failed: bool = False, **attributes: int) -> str:
@@ -174,12 +174,16 @@ def names(site: Site, trace_id: str) -> list[str]:
     return sorted(span.name for span in site.jaeger.spans(trace_id=trace_id))
 
 
+def arrive(site: Site, trace_id: str, *expected: str) -> None:
+    eventually(lambda: names(site, trace_id), lambda found: found == sorted(expected), within=20)
+
+
 @pytest.mark.parametrize("config", [CONFIG, BADGER], ids=["production", "badger"])
 def test_configurations_are_valid(service_binaries: tuple[Path, Path], tmp_path: Path, config: Path) -> None:
     binary = service_binaries[0] if config is CONFIG else service_binaries[1]
     certify(tmp_path)
     environment = {**os.environ, **files(tmp_path), "OTELCOL_QUEUE_DIRECTORY": str(tmp_path), "JAEGER_ENDPOINT": "a:1"}
-    command = [binary, "validate", "--config", config]
+    command = [str(binary), "validate", "--config", str(config)]
     answer = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert answer.returncode == 0, answer.stderr
 
@@ -205,13 +209,13 @@ def test_the_sample_keeps_what_is_slow_and_what_failed(site: Site, senders: list
     failed = sender.span("failed", failed=True)
     sums = sender.span("tasks sum", count=7)
 
-    eventually(lambda: names(site, slow), lambda found: found == ["quick part", "slow"], within=20)
-    eventually(lambda: names(site, failed), lambda found: found == ["failed"], within=20)
-    eventually(lambda: names(site, sums), lambda found: found == ["tasks sum"], within=20)
+    arrive(site, slow, "quick part", "slow")
+    arrive(site, failed, "failed")
+    arrive(site, sums, "tasks sum")
     sender.span("later", of=slow)
     sender.span("failed later", of=quick, failed=True)
-    eventually(lambda: names(site, slow), lambda found: found == ["later", "quick part", "slow"], within=20)
-    eventually(lambda: names(site, quick), lambda found: found == ["failed later"], within=20)
+    arrive(site, slow, "later", "quick part", "slow")
+    arrive(site, quick, "failed later")
 
 
 def test_a_trace_is_decided_as_a_whole_whichever_collector_its_spans_come_to(site: Site, senders: list[Sender]) -> None:
@@ -228,7 +232,7 @@ def test_a_trace_is_decided_as_a_whole_whichever_collector_its_spans_come_to(sit
 
     assert {trace_id[-1] < "8" for trace_id in traces} == {True, False}
     for trace_id in traces:
-        eventually(lambda of=trace_id: names(site, of), lambda found: found == ["failed half", "quick half"], within=20)
+        arrive(site, trace_id, "failed half", "quick half")
 
 
 def test_what_waits_for_a_sampler_survives_a_crash(site: Site, senders: list[Sender]) -> None:
@@ -243,7 +247,7 @@ def test_what_waits_for_a_sampler_survives_a_crash(site: Site, senders: list[Sen
     front.start()
 
     for trace_id in traces:
-        eventually(lambda of=trace_id: names(site, of), lambda found: found == ["failed"], within=20)
+        arrive(site, trace_id, "failed")
 
 
 def test_restarts_in_the_middle_of_a_job_lose_nothing(site: Site) -> None:
