@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from time import perf_counter_ns
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
     from otel_worker.patches import Patches
     from otel_worker.runtime import Runtime
+
+logger = logging.getLogger("otel_worker")
 
 INSTRUMENTS = ("distributed >= 2024.12.0",)
 
@@ -50,15 +53,18 @@ class DaskInstrumentor(BaseInstrumentor):  # type: ignore[misc]
 
         providers = Providers(kwargs.pop("tracer_provider", None), kwargs.pop("meter_provider", None))
         Settings.check(kwargs)
-        guard = Guard()
-        self._runtime = Runtime(lambda: Settings.load(kwargs, os.environ, _dask_config()), providers, guard)
-        self._patches = Patches(TABLE, Hooks(self._runtime).make, guard)
         try:
+            guard = Guard()
+            self._runtime = Runtime(lambda: Settings.load(kwargs, os.environ, _dask_config()), providers, guard)
+            self._patches = Patches(TABLE, Hooks(self._runtime).make, guard)
             self._patches.install()
             self._runtime.adopt_running()
-        except BaseException:
+        except BaseException as error:
             self._undo()
-            raise
+            if not isinstance(error, Exception):
+                raise
+            # Raised to the auto-loader, it would stop every other instrumentation of the process.
+            logger.exception("otel_worker: could not be switched on; Dask is not affected")
 
     def _uninstrument(self, **_kwargs: Any) -> None:
         self._undo()
@@ -74,4 +80,7 @@ class DaskInstrumentor(BaseInstrumentor):  # type: ignore[misc]
 def _dask_config() -> dict[str, Any]:
     """Dask's configuration if Dask is imported; else it can't be read without charging programs that don't use it."""
     config = sys.modules.get("dask.config")
-    return dict(config.get(CONFIG_SECTION, None) or {}) if config is not None else {}
+    section = config.get(CONFIG_SECTION, None) if config is not None else None
+    if section is not None and not isinstance(section, dict):
+        logger.warning("otel_worker: Dask's configuration %s is %r, but it has to be a mapping", CONFIG_SECTION, section)
+    return section if isinstance(section, dict) else {}

@@ -69,7 +69,7 @@ class Patches:
             return
         for row in self._rows:
             if row.module == module.__name__:
-                self._install(row, module)
+                self._guard(f"patch {row.target}", self._install)(row, module)
 
     def _install(self, row: Patch, module: ModuleType) -> None:
         try:

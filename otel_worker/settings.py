@@ -91,7 +91,7 @@ def _sources(name: str, keywords: Mapping[str, Any], environ: Mapping[str, str],
     variable, option = ENVIRONMENT_PREFIX + name.upper(), name.replace("_", "-")
     if name in keywords:
         yield f"the keyword {name}", keywords[name]
-    if variable in environ:
+    if environ.get(variable, "").strip():  # OpenTelemetry: an empty variable is as good as none
         yield f"the environment variable {variable}", environ[variable]
     for spelling in (option, name):
         if spelling in config:
@@ -117,10 +117,10 @@ def _boolean(value: Any) -> bool:
 def _number(kind: type[int | float], what: str) -> Callable[[Any], int | float]:
     def read(value: Any) -> int | float:
         try:
-            number = kind(value)
+            number, same = kind(value), kind(value) == float(value)
         except (TypeError, ValueError, OverflowError):
-            number = kind(-1)
-        if isinstance(value, bool) or not 0 <= number < float("inf") or number != float(value):
+            number, same = kind(-1), False
+        if isinstance(value, bool) or not 0 <= number < float("inf") or not same:
             raise ValueError(f"it has to be {what} of zero or more")
         return number
 
