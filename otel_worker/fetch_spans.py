@@ -45,11 +45,13 @@ class FetchSpans:
     # --- a fetch: decided when its request is sent -------------------------------------------------------------------------
 
     def request_context(self, fetch: Fetch) -> Context | None:
-        """Start `fetch` and `request`; the context for the peer, or None if they are not recorded."""
+        """Start `fetch` and `request`; the context for the peer, or None out of budget."""
         held = self._start_fetch(fetch)
-        if held is None or not held.fetch.is_recording():
+        if held is None:
             return None
         context = held.context
+        if not held.fetch.is_recording():
+            return context  # the sampler refused it: the peer's half is not to be recorded either
         attributes = {**self._about(fetch), **_address(fetch.peer)}
         held.request = self._emit.start(
             names.REQUEST, context, fetch.sent + fetch.offset, attributes, kind=SpanKind.CLIENT

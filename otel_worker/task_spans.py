@@ -86,6 +86,8 @@ class TaskSpans:
             if held.waiting is None and task.waiting and self._emit.afford(2):
                 if held.task is None:
                     held.task = self._start_task(task)
+                if not held.task.is_recording():
+                    return held.task  # the sampler refused it, with all its parts
                 held.waiting = self._start(task, names.WAITING, held.task, task.waiting)
             return held.waiting
 
@@ -96,6 +98,8 @@ class TaskSpans:
             if held.run is None and not task.ended and self._emit.afford(3):
                 if held.task is None:
                     held.task = self._start_task(task)
+                if not held.task.is_recording():
+                    return held.task
                 if held.execute is None:
                     held.execute = self._start(task, names.EXECUTE, held.task, task.executing)
                 held.run = self._start(task, names.RUN, held.execute, task.run_begun)
