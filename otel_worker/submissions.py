@@ -72,6 +72,8 @@ class Submissions:
         prefix = Counter(key_split(key) for key in islice(keys, 1000)).most_common(1)[0][0]
         attributes = {names.COMPUTE_KEYS: len(keys), names.TASK_PREFIX: prefix, **_calling_line()}
         span = self._emit.start(f"{names.COMPUTE} {prefix}", current, now + offset, attributes)
+        if not span.get_span_context().is_valid:
+            return None  # no SDK is configured
         computation = format(span.get_span_context().span_id, "016x")
         span.set_attribute(names.COMPUTATION, computation)
         annotation = wire.annotation(trace.set_span_in_context(span, current), self._share(workers), computation)
@@ -91,7 +93,7 @@ class Submissions:
     def submitted(self, submission: Submission, states: Iterable[Any], now: int) -> None:
         """The graph is on its way; `states` are the futures still to wait for."""
         span = submission.span
-        if span is None:
+        if span is None or not span.is_recording():
             return
         below = trace.set_span_in_context(span, wire.EMPTY)
         submit = self._emit.start(names.SUBMIT, below, submission.begun + submission.offset, {}, kind=SpanKind.PRODUCER)
