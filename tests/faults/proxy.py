@@ -133,7 +133,12 @@ class Proxy:
             except OSError:
                 return
             self.dials.append(time.time_ns())
-            link = _Link(client, socket.create_connection(self.target or (HOST, 0)))
+            try:
+                server = socket.create_connection(self.target or (HOST, 0))
+            except OSError:  # the worker is gone
+                client.close()
+                continue
+            link = _Link(client, server)
             for one in (link.client, link.server):
                 one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._links.append(link)
