@@ -56,8 +56,8 @@ def one_worker():
 
 
 def all_workers():
-    print("## All 20 workers decide, 100 keys each: mean wait ms / last ready ms / requests\n")
-    workloads(Size(deciding=20, keys=100))
+    print("## All 20 workers decide, 40 keys each: mean wait ms / last ready ms / requests\n")
+    workloads(Size(deciding=20, keys=40))
 
 
 VARIED = {
@@ -122,7 +122,7 @@ def cpu():
 
 
 #: stimuli after which a measurement of CPU ends: by then the queue is still long
-ENOUGH = 200
+ENOUGH = 60
 
 
 class EnoughSeenError(Exception):

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from distributed.worker_state_machine import InvalidTransition
 from rich.console import Console
 from rich.table import Table
 
@@ -116,7 +117,12 @@ def experiment(
 
 
 def measure(case: Case, policy: str, seed: int, *, cpu: bool) -> Result:
-    return evaluate(policy, Run(case, policy, seed=seed, cpu=cpu).run().facts)
+    try:
+        return evaluate(policy, Run(case, policy, seed=seed, cpu=cpu).run().facts)
+    except (InvalidTransition, AssertionError, AttributeError, KeyError, TypeError, ValueError) as error:
+        if not case.happened:
+            raise
+        raise LabError(f"{case.name} can't be replayed under {policy}: {error!r}.") from error
 
 
 def variants(case: Case, vary: str | None) -> list[tuple[str, Case]]:

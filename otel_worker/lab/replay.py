@@ -45,10 +45,10 @@ FROM_OUTSIDE = frozenset(
 GATHERED = frozenset(
     {"GatherDepSuccessEvent", "GatherDepBusyEvent", "GatherDepNetworkFailureEvent", "GatherDepFailureEvent"}
 )
-#: bytes up to which a request's duration says nothing about bandwidth
-SMALL = 100_000
-#: bytes from which it does
-LARGE = 1_000_000
+#: bytes up to which a request's duration is mostly overhead
+SMALL = 1_000_000
+#: bytes from which it is mostly transfer
+LARGE = 4_000_000
 
 
 @dataclass
@@ -77,20 +77,27 @@ def read_recording(path: Path) -> list[Recorded]:
         raise LabError(f"{path} is no recording: its first line does not say so.")
     if header.get("version") != VERSION:
         raise LabError(f"{path} is a recording of version {header.get('version')!r}; this lab reads version {VERSION}.")
-    recorded = Recorded(str(header["worker"]), int(header.get("nthreads", 1)), header.get("limits") or {})
+    if not isinstance(header.get("worker"), str):
+        raise LabError(f"{path} does not name its worker.")
+    recorded = Recorded(header["worker"], int(header.get("nthreads", 1)), header.get("limits") or {})
     for number, line in enumerate(lines[1:], start=2):
         entry = parse_line(line, number, path)
         try:
             add_entry(recorded, entry)
-        except (KeyError, TypeError, ValueError):
+        except (AttributeError, KeyError, TypeError, ValueError):
             raise LabError(f"Line {number} of {path} is neither an event nor a request.") from None
     return [recorded]
+
+
+def recorded_in(folder: Path) -> list[Recorded]:
+    """All recordings of a folder, a worker each."""
+    return [recorded for file in sorted(folder.glob("*.jsonl")) for recorded in read_recording(file)]
 
 
 def parse_line(line: str, number: int, path: Path) -> dict[str, Any]:
     try:
         entry = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise LabError(f"Line {number} of {path} is not JSON: the recording was cut off, or is none.") from None
     if not isinstance(entry, dict):
         raise LabError(f"Line {number} of {path} is no JSON object.")
@@ -99,7 +106,9 @@ def parse_line(line: str, number: int, path: Path) -> dict[str, Any]:
 
 def add_entry(recorded: Recorded, entry: dict[str, Any]) -> None:
     if "event" in entry:
-        recorded.events.append((float(entry["at"]), plain(entry["event"])))
+        event = plain(entry["event"])
+        event_of(event)  # raises where it is none
+        recorded.events.append((float(entry["at"]), event))
     else:
         request = entry["request"]
         recorded.requests.append((float(entry["at"]), request["worker"], [key_text(key) for key in request["keys"]]))
@@ -232,7 +241,7 @@ def event_of(event: dict[str, Any]) -> StateMachineEvent:
     given = {name: value for name, value in event.items() if name in fields}
     try:
         made = StateMachineEvent.from_dict({"handled": None, **given})
-    except (TypeError, KeyError) as error:
+    except (AttributeError, TypeError, KeyError) as error:
         raise LabError(f"An event {event.get('cls')} of the recording lacks something: {error}.") from None
     if isinstance(made, ComputeTaskEvent):
         made.run_spec = ComputeTaskEvent.dummy_runspec(made.key)
@@ -278,19 +287,23 @@ def timings(recorded: Recorded) -> list[Timing]:
 
 
 def fitted(recordings: list[Recorded]) -> Peer:
-    """A peer's costs: the median of small requests is the overhead, most of it latency; large ones give the bandwidth.
+    """A peer's costs: large requests give the bandwidth, what small ones take beyond it is the overhead, most of it latency.
 
     A recording does not say which part of the overhead kept an event loop busy, so most of it is none that others wait for.
     """
     every = [timing for recorded in recordings for timing in timings(recorded)]
     peer = Peer()
-    again = [timing for timing in every if not timing.first]
-    small = sorted(timing.seconds for timing in again or every if timing.nbytes < SMALL)
-    overhead = statistics.median(small) if small else 2 * (peer.latency + peer.request_seconds)
-    firsts = [timing.seconds - overhead for timing in every if timing.first and timing.nbytes < SMALL]
-    connect = max(0.0, statistics.median(firsts)) if firsts and again else 0.0
     rates = [rate for recorded in recordings if (rate := throughput(timings(recorded))) is not None]
     bandwidth = statistics.median(rates) if rates else peer.bandwidth
+    again = [timing for timing in every if not timing.first]
+    small = [max(0.0, each.seconds - each.nbytes / bandwidth) for each in again or every if each.nbytes < SMALL]
+    overhead = statistics.median(small) if small else 2 * (peer.latency + peer.request_seconds)
+    firsts = [
+        timing.seconds - timing.nbytes / bandwidth - overhead
+        for timing in every
+        if timing.first and timing.nbytes < SMALL
+    ]
+    connect = max(0.0, statistics.median(firsts)) if firsts and again else 0.0
     few = statistics.median([timing.keys for timing in again or every]) if every else 1
     loop = min(peer.request_seconds, overhead / 8)
     per_key = min(peer.key_seconds, overhead / 8 / max(1.0, few))
@@ -368,11 +381,10 @@ def nearness(case: Case, current: Result) -> list[Nearness]:
     ]
 
 
-def decisions(recorded: Recorded) -> tuple[int, int]:
-    """(decisions alike, decisions recorded): every recorded event, answers too, through a fresh WorkerState under `current`.
+def decided(recorded: Recorded) -> list[tuple[str, tuple[str, ...]]]:
+    """The requests that a fresh WorkerState makes of every recorded event, the answers to requests too.
 
-    Nothing is simulated here, so all that can differ is what Dask leaves to chance: ties that it settles by the order of
-    a set. A recording that began in the middle of things is compared as far as it makes sense.
+    A recording that began in the middle of things is followed as far as it makes sense.
     """
     policy = type("Replayed", (Ordered, Current), {})
     state = policy(address=recorded.worker, nthreads=recorded.nthreads, validate=False)
@@ -389,6 +401,14 @@ def decisions(recorded: Recorded) -> tuple[int, int]:
         except (KeyError, AssertionError):
             break
         made += [(one.worker, tuple(sorted(one.to_gather))) for one in instructions if isinstance(one, GatherDep)]
+    return made
+
+
+def decisions(recorded: Recorded) -> tuple[int, int]:
+    """(decisions alike, decisions recorded), where the recorded events and answers are given and nothing is simulated.
+
+    All that can differ is what Dask leaves to chance: ties that it settles by the order of a set.
+    """
+    made = set(decided(recorded))
     asked = [(worker, tuple(sorted(keys))) for _, worker, keys in recorded.requests]
-    alike = sum(1 for request in asked if request in set(made))
-    return alike, len(asked)
+    return sum(1 for request in asked if request in made), len(asked)

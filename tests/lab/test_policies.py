@@ -31,10 +31,9 @@ def asked(case, policy, **options):
 
 def queue(*columns, **limits):
     """Keys that are all queued before the first decision, most urgent first: 'A' is a byte on A, ('C', 1000) more on C."""
-    columns = [column if isinstance(column, tuple) else (column, 1) for column in columns]
+    pairs = [column if isinstance(column, tuple) else (column, 1) for column in columns]
     events = [
-        compute(f"task{i}", [Need(f"key{i}", nbytes, (peer,))], priority=(i,))
-        for i, (peer, nbytes) in enumerate(columns)
+        compute(f"task{i}", [Need(f"key{i}", nbytes, (peer,))], priority=(i,)) for i, (peer, nbytes) in enumerate(pairs)
     ]
     return Case("queue", tuple(arrivals(backlog(events))), limits=Limits(**limits))
 
