@@ -11,6 +11,7 @@ from opentelemetry.trace import SpanKind, Status, StatusCode
 
 from otel_worker import names, wire
 from otel_worker.budget import UNSAMPLED
+from otel_worker.facts import readable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -70,10 +71,7 @@ class Emitter:
 
     def text(self, key: Key) -> str:
         """A key as an attribute: readable, of bounded length, and valid UTF-8 whatever it was."""
-        text = key if isinstance(key, str) else str(key)
-        if len(text) > self.settings.max_key_length:
-            text = text[: self.settings.max_key_length] + "…"
-        return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
+        return readable(key if isinstance(key, str) else str(key), self.settings.max_key_length)
 
     def texts(self, keys: Iterable[Key]) -> list[str]:
         return [self.text(key) for key, _ in zip(keys, range(self.settings.max_keys), strict=False)]

@@ -14,6 +14,7 @@ from opentelemetry.trace import SpanKind, Status, StatusCode
 
 from otel_worker import names, wire
 from otel_worker.budget import DROPPED
+from otel_worker.facts import MAX_PREFIX, readable
 from otel_worker.spans import GAP
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ class Submissions:
         if not self._emit.afford(2):
             self._emit.budget.count(DROPPED, 2)
             return self._unrecorded(current, workers, now, offset)
-        prefix = Counter(key_split(key) for key in islice(keys, 1000)).most_common(1)[0][0]
+        prefix = readable(Counter(key_split(key) for key in islice(keys, 1000)).most_common(1)[0][0], MAX_PREFIX)
         attributes = {names.COMPUTE_KEYS: len(keys), names.TASK_PREFIX: prefix, **_calling_line()}
         span = self._emit.start(f"{names.COMPUTE} {prefix}", current, now + offset, attributes)
         if not span.get_span_context().is_valid:

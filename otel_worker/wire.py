@@ -5,6 +5,7 @@ Nothing that a peer sends is trusted: what is not of the form that we send is as
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,8 @@ MAX_FIELD = 8192  # characters; W3C asks for at least 512 of tracestate and allo
 MAX_NS = 10**16  # four months
 EMPTY: Context = context_api.Context()
 
+_SPAN_ID = re.compile(r"[0-9a-f]{16}")
+
 TOLD = ("loop", "unspill", "spill", "serialize")
 
 
@@ -35,21 +38,25 @@ def announcement() -> dict[str, Any]:
 
 def announced(remote_info: Any) -> bool:
     version = remote_info.get(KEY) if isinstance(remote_info, Mapping) else None
-    return isinstance(version, int) and version >= 1
+    return type(version) is int and version >= 1  # a bool is none of ours
 
 
 def carrier(context: Context) -> dict[str, str]:
-    """Fill a carrier by the user's own propagators."""
+    """Fill a carrier by the user's own propagators. What no header would hold, such as a baggage of megabytes, stays here."""
     fields: dict[str, str] = {}
     propagate.inject(fields, context)
-    return fields
+    return _fields(fields) or {}
 
 
 def _fields(value: Any) -> dict[str, str] | None:
     if not isinstance(value, Mapping) or len(value) > MAX_FIELDS:
         return None
-    fields = {k: v for k, v in value.items() if isinstance(k, str) and isinstance(v, str)}
-    return fields if all(len(k) <= MAX_FIELD and len(v) <= MAX_FIELD for k, v in fields.items()) else None
+    return {k: v for k, v in value.items() if _is_word(k) and _is_word(v)}
+
+
+def _is_word(value: Any) -> bool:
+    """What may stand in a header. Propagators percent-encode the rest, and could not pass on what is not ASCII."""
+    return isinstance(value, str) and len(value) <= MAX_FIELD and value.isascii()
 
 
 def extract(value: Any) -> Context | None:
@@ -75,9 +82,20 @@ def read_annotation(annotations: Any) -> tuple[dict[str, str], int, str] | None:
     if not isinstance(value, Mapping):
         return None
     fields, share, computation = _fields(value.get("carrier")), value.get("share"), value.get("computation")
-    if not fields or not isinstance(share, int) or not isinstance(computation, str) or len(computation) > 32:
+    if not fields or type(share) is not int or not isinstance(computation, str) or not _SPAN_ID.fullmatch(computation):
         return None
     return fields, max(0, share), computation
+
+
+# --- requests ----------------------------------------------------------------------------------------------------------
+
+
+def asked(keys: Any) -> tuple[Any, ...]:
+    """The keys that a peer asks for; none where they can't be keys, which Dask refuses by itself."""
+    try:
+        return tuple(dict.fromkeys(keys))
+    except TypeError:
+        return ()
 
 
 # --- replies -----------------------------------------------------------------------------------------------------------
