@@ -145,6 +145,7 @@ class Recorder:
             if fetch is not None and view.key in fetch.keys and fetch not in want.fetches:
                 want.fetches.append(fetch)  # resumed: its request never stopped
                 fetch.wants.append(want)
+                fetch.wished.append(want.wished)
         else:
             if before == "flight":
                 want.wished = now
