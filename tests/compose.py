@@ -6,8 +6,10 @@ import shutil
 import subprocess
 import sys
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -38,7 +40,9 @@ def compose_command() -> list[str]:
     raise AssertionError
 
 
-def run(*command: str, check: bool = True, **environment: str) -> "subprocess.CompletedProcess[str]":
+def run(
+    *command: str, check: bool = True, environment: Mapping[str, str] = MappingProxyType({})
+) -> "subprocess.CompletedProcess[str]":
     done = subprocess.run(
         command,
         cwd=ROOT,
@@ -84,7 +88,7 @@ class Project:
         self.ports = {name: at.rpartition(":")[2] for name, at in zip(names, endpoints, strict=True)}
 
     def __call__(self, *arguments: str) -> str:
-        return run(*self.command, "--project-name", self.name, *arguments, **self.ports).stdout
+        return run(*self.command, "--project-name", self.name, *arguments, environment=self.ports).stdout
 
     @property
     def jaeger(self) -> Jaeger:
