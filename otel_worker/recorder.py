@@ -168,10 +168,6 @@ class Recorder:
 
     def _forget_peers(self) -> None:
         """Nobody holds readings when no key is wanted: a peer that is neither asked nor busy needs no clocks then."""
-        self._forget_peers()
-
-    def _forget_peers(self) -> None:
-        """Nobody holds readings when no key is wanted: a peer that is neither asked nor busy needs no clocks then."""
         if not self.wants:
             self.clocks.forget_idle_peers()
 
@@ -354,7 +350,6 @@ class Recorder:
         self._advance(now)
         self.clocks.flight_ended(fetch.peer, busy=outcome == "busy")
         self._forget_peers()
-        self._forget_peers()
 
     def fetch_ended(self, fetch: Fetch) -> None:
         """Its values are stored, or it failed: its last transitions are over."""
@@ -366,7 +361,6 @@ class Recorder:
     def busy_ended(self, peer: str, now: int) -> None:
         self._advance(now)
         self.clocks.busy_ended(peer)
-        self._forget_peers()
         self._forget_peers()
 
     # --- serving ---------------------------------------------------------------------------------------------------
