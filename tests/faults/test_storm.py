@@ -6,7 +6,7 @@ import time
 from contextlib import suppress
 
 import pytest
-from distributed import Client, Scheduler, Worker, wait
+from distributed import Client, Future, Scheduler, Worker, wait
 from distributed.client import FuturesCancelledError
 
 from tests.faults.proxy import Fault, Proxy, behind_a_proxy
@@ -27,10 +27,10 @@ def fail(*_: object) -> None:
     raise ValueError("it had to be")
 
 
-def layers(c: Client, chance: random.Random) -> list:
+def layers(c: Client, chance: random.Random) -> list[Future]:
     """Five layers of tasks, each of which needs some of the layer before; some fail."""
-    before: list = []
-    made: list = []
+    before: list[Future] = []
+    made: list[Future] = []
     for layer in range(5):
         now = []
         for i in range(3):
@@ -44,7 +44,9 @@ def layers(c: Client, chance: random.Random) -> list:
     return made
 
 
-async def trouble(c: Client, workers: list[Worker], proxies: list[Proxy], futures: list, chance: random.Random) -> None:
+async def trouble(
+    c: Client, workers: list[Worker], proxies: list[Proxy], futures: list[Future], chance: random.Random
+) -> None:
     for _ in range(25):
         await asyncio.sleep(0.02)
         what = chance.choice(["cut", "delay", "busy", "cancel", "hang up", "block"])
