@@ -5,6 +5,7 @@ A row is installed when its module is imported, by somebody else: nothing here i
 
 from __future__ import annotations
 
+import functools
 import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -28,7 +29,7 @@ class Patch(NamedTuple):
     owner: str
     name: str
     hook: str  # the method of Hooks that makes the replacement
-    parameters: tuple[str, ...]  # what the hook reads by name or position; a test compares them
+    parameters: tuple[str, ...]  # what the hook reads by name or position (_: of any name); a test compares them
 
     @property
     def target(self) -> str:
@@ -81,6 +82,8 @@ class Patches:
         before = vars(holder).get(row.name, ABSENT)
         if any(done.holder is holder and done.name == row.name for done in self._installed):
             return
+        if before is ABSENT:
+            original = _inherited(holder, row.name, original)
         ours = self._hook(row.hook, original)
         setattr(holder, row.name, ours)
         self._installed.append(Installed(holder, row.name, before, ours))
@@ -96,6 +99,16 @@ class Patches:
                 delattr(holder, name)
             else:
                 setattr(holder, name, before)
+
+
+def _inherited(holder: Any, name: str, original: Any) -> Any:
+    """Call what `holder` inherits, looked up at each call: whoever wraps the base class later is still heard."""
+
+    @functools.wraps(original)
+    def inherited(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return getattr(super(holder, self), name)(*args, **kwargs)
+
+    return inherited
 
 
 def _importing(module: ModuleType) -> bool:
