@@ -1,6 +1,7 @@
 """docker-compose.yml in a real Docker, unchanged: the example's traces in Jaeger, its rates in the Monitor tab, what stays."""
 
 import os
+import shlex
 import signal
 import time
 from collections.abc import Iterator
@@ -11,12 +12,14 @@ import pytest
 import yaml
 
 from otel_worker.traces import Span
+from tests import docs
 from tests.compose import PROMETHEUS_IMAGE, ROOT, Project, compose_command, images, run, start_daemon
 from tests.jaeger import by_trace, eventually
+from tests.processes import BIN
 
 pytestmark = [pytest.mark.docker, pytest.mark.slow, pytest.mark.timeout(1500)]
 
-WORKERS = ("dask-worker-1", "dask-worker-2")
+WORKERS = ("dask-worker-1", "dask-worker-2", "dask-worker-3")
 ONE_SHOT = {"traces-owner", "stack"}
 LONG_RUNNING = {"scheduler", "worker", "collector", "jaeger", "prometheus"}
 
@@ -46,12 +49,13 @@ def official_images(daemon: None) -> None:
 
 @pytest.fixture(scope="module")
 def stack(official_images: None) -> Iterator[Stack]:
-    """Up, and the example has run."""
+    """Up, and the example has run: what docs/compose.md says."""
     project = Project(compose_command())
+    up, example, _ = lines("compose.md")
     try:
-        project("up", "--build", "--detach")
+        project(*compose(up))
         containers = project.containers()
-        assert "mean 1.000" in project("run", "--rm", "client")
+        assert "mean 1.000" in project(*compose(example))
         healthy = eventually(lambda: targets(project), lambda found: set(found.values()) == {"up"}, within=60)
         rules = eventually(
             lambda: loaded(project), lambda found: {rule["health"] for rule in found} == {"ok"}, within=60
@@ -60,6 +64,18 @@ def stack(official_images: None) -> Iterator[Stack]:
     finally:
         project("down", "--volumes", "--timeout", "10")
     assert [project.left(kind) for kind in ("container", "network", "volume")] == [[], [], []]
+
+
+def lines(page: str) -> list[str]:
+    """The commands of a page that are run here."""
+    mine = [block for block in docs.every() if block.page == page and block.what == "tests/test_compose.py"]
+    return [line for block in mine for line in block.text.splitlines()]
+
+
+def compose(line: str) -> list[str]:
+    program, *arguments = shlex.split(line)
+    assert program == "docker-compose"
+    return arguments
 
 
 def targets(project: Project) -> dict[str, str]:
@@ -85,7 +101,7 @@ def test_config_is_valid_and_careful() -> None:
 
 def test_everything_runs_as_somebody_and_is_published_on_loopback_alone(stack: Stack) -> None:
     assert set(stack.containers) == ONE_SHOT | LONG_RUNNING
-    assert len(stack.containers["worker"]) == 2
+    assert len(stack.containers["worker"]) == len(WORKERS)
     for name, of_service in stack.containers.items():
         for container in of_service:
             state, user = container["State"], container["Config"]["User"].partition(":")[0]
@@ -120,7 +136,7 @@ def test_a_fetch_is_a_tree_across_two_containers(stack: Stack) -> None:
         assert (get_data.name, get_data.kind) == ("get_data", "server")
         assert (request.name, request.kind, request.service) == ("request", "client", fetch.service)
         assert fetch.name.startswith("fetch ")
-        assert {get_data.service, fetch.service} == set(WORKERS)
+        assert get_data.service != fetch.service
         assert get_data.resource.host != fetch.resource.host
         assert [span.name.partition(" ")[0] for span in above] in (["waiting", "task", "compute"], [])
 
@@ -167,7 +183,7 @@ def test_prometheus_has_the_workers_metrics_and_its_rules(stack: Stack) -> None:
     fetched = "sum(max_over_time(dask_fetch_duration_seconds_count[30m]))"
     assert eventually(lambda: project.value(fetched), bool, within=60) > 0
     workers = project.prometheus("series", **{"match[]": "dask_task_state_time_seconds_total"})
-    assert {series["dask_worker_name"] for series in workers} == {"worker-1", "worker-2"}
+    assert {f"dask-{series['dask_worker_name']}" for series in workers} == set(WORKERS)
     share = "max_over_time(dask:waiting:share_5m[30m])"
     assert 0 <= eventually(lambda: project.value(share), lambda value: value == value, within=60) <= 1
 
@@ -177,7 +193,7 @@ def test_traces_and_metrics_survive_down(stack: Stack) -> None:
     (compute, *_) = (span for span in project.jaeger.spans(service="dask-client") if span.name.startswith("compute "))
     before = project.jaeger.spans(trace_id=compute.trace_id)
 
-    project("down", "--timeout", "10")
+    project(*compose(lines("compose.md")[2]))
     assert (project.left("container"), project.left("network")) == ([], [])
     assert len(project.left("volume")) == 3
     project("up", "--detach", "jaeger", "prometheus")
@@ -185,6 +201,15 @@ def test_traces_and_metrics_survive_down(stack: Stack) -> None:
     eventually(lambda: answers(project), bool, within=60)
     assert project.jaeger.spans(trace_id=compute.trace_id) == before
     assert project.value("sum(max_over_time(dask_fetch_duration_seconds_count[30m]))") > 0
+
+
+@pytest.mark.parametrize("page", ["jaeger.md", "report.md"])
+def test_the_report_reads_this_jaeger(stack: Stack, page: str) -> None:
+    here = {"localhost:16686": stack.project.jaeger.query_url.removeprefix("http://"), "dask-worker": WORKERS[0]}
+    for line in lines(page):
+        tool, *arguments = (here.get(word, word) for word in shlex.split(line))
+        assert tool == "otel-worker"
+        assert "wait" in run(str(BIN / tool), *arguments).stdout
 
 
 def answers(project: Project) -> bool:
