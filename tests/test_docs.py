@@ -86,7 +86,11 @@ def desk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Desk]:
         yield made
 
 
-@pytest.mark.parametrize("block", RUN, ids=str)
+@pytest.mark.parametrize(
+    "block",
+    [pytest.param(block, marks=[pytest.mark.services] if "otelcol" in block.text else []) for block in RUN],
+    ids=map(str, RUN),
+)
 def test_commands_do_what_the_page_says(block: Block, desk: Desk) -> None:
     process = desk.start(block)
     try:
