@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -78,6 +79,11 @@ class Scheduler:
     program: Program
     address: str
 
+    def has(self, workers: int, within: float = 60.0) -> None:
+        """Returns once so many workers have come."""
+        marker = "Register worker addr"
+        eventually(lambda: self.program.logged().count(marker) == workers, f"not {workers} workers", within)
+
 
 @dataclass
 class Programs:
@@ -139,6 +145,10 @@ def eventually(true: Callable[[], object], otherwise: str, within: float = 30.0)
         time.sleep(0.02)
 
 
+def _has_left_nothing(program: Program) -> bool:
+    return not program.left()
+
+
 @pytest.fixture
 def programs(tmp_path: Path) -> Iterator[Programs]:
     held = Programs(tmp_path)
@@ -146,6 +156,6 @@ def programs(tmp_path: Path) -> Iterator[Programs]:
         yield held
         ended = [program for program in held.started if program.popen.poll() is not None]
         for program in ended:  # what has ended has left no child behind
-            eventually(lambda p=program: not p.left(), f"{program.log} left processes", 5)
+            eventually(partial(_has_left_nothing, program), f"{program.log} left processes", 5)
     finally:
         held.end()

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from opentelemetry.sdk._logs import LoggerProvider
@@ -23,7 +23,7 @@ class Provider:
     def __init__(self, hangs: threading.Event | None = None) -> None:
         self.calls: list[str] = []
         self._hangs = hangs
-        self._atexit_handler = atexit.register(self.shutdown)
+        self._atexit_handler: Callable[[], None] | None = atexit.register(self.shutdown)
 
     def shutdown(self) -> None:
         self._did("shutdown")
@@ -42,10 +42,16 @@ class Provider:
 def registered(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """What `atexit` would call, first to last registered."""
     held: list[object] = []
-    monkeypatch.setattr(atexit, "register", lambda f: held.append(f) or f)
-    monkeypatch.setattr(
-        atexit, "unregister", lambda f: held[:] and held.__setitem__(slice(None), [h for h in held if h != f])
-    )
+
+    def register(function: object) -> object:
+        held.append(function)
+        return function
+
+    def unregister(function: object) -> None:
+        held[:] = [other for other in held if other != function]
+
+    monkeypatch.setattr(atexit, "register", register)
+    monkeypatch.setattr(atexit, "unregister", unregister)
     return held
 
 

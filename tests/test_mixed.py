@@ -11,7 +11,7 @@ import pytest
 from otel_worker.checks import check
 from otel_worker.receiver import Receiver
 from otel_worker.traces import Span, read
-from tests.processes import Programs, Scheduler, eventually
+from tests.processes import Programs, Scheduler
 
 pytestmark = pytest.mark.slow
 
@@ -30,7 +30,7 @@ class Mixed:
         for scheduler, (name, with_us) in itertools.product(self.schedulers.values(), WORKERS.items()):
             self.programs.worker(scheduler, name, "--no-nanny", endpoint=self.endpoint(with_us))
         for scheduler in self.schedulers.values():
-            eventually(lambda s=scheduler: s.program.logged().count("Register worker addr") == 4, "no workers", 60)
+            scheduler.has(4)
 
     def endpoint(self, with_us: bool) -> str | None:
         return self.receiver.grpc_endpoint if with_us else None
@@ -80,7 +80,7 @@ def test_what_is_seen_of_a_mixed_cluster(tmp_path: Path) -> None:
                 programs.worker(scheduler, name, "--no-nanny", endpoint=endpoint if name.isupper() else None)
                 for name in "aAB"
             ]
-            eventually(lambda: scheduler.program.logged().count("Register worker addr") == 3, "no workers")
+            scheduler.has(3)
             exchange = programs.script("exchange.py", scheduler.address, "a,B", "A,B", endpoint=endpoint)
             exchange.printed()
             for worker in workers:
@@ -91,7 +91,7 @@ def test_what_is_seen_of_a_mixed_cluster(tmp_path: Path) -> None:
         spans = list(read(receiver.path).spans)
     assert check(spans) == []
     served = {span.parent_id for span in of(spans, "get_data")}
-    requests = {}
+    requests: dict[tuple[str, bool], list[bool]] = {}
     for span in of(spans, "request"):
         key = span.attributes["dask.worker.name"], span.attributes["dask.peer.instrumented"]
         requests.setdefault(key, []).append(span.span_id in served)
@@ -105,7 +105,7 @@ def test_switched_off_and_on_while_connections_are_open(programs: Programs, tmp_
         endpoint = receiver.grpc_endpoint
         scheduler = programs.scheduler()
         workers = [programs.worker(scheduler, name, "--no-nanny", endpoint=endpoint) for name in "AB"]
-        eventually(lambda: scheduler.program.logged().count("Register worker addr") == 2, "no workers")
+        scheduler.has(2)
         steps = ["A,B", "-A", "A,B", "-B", "A,B", "+A", "A,B", "+B", "A,B", "-A", "A,B", "+A", "-B", "A,B"]
         program = programs.script("exchange.py", scheduler.address, *steps, endpoint=endpoint if client else None)
         assert json.loads(program.printed())["arrived"] == steps.count("A,B") * ARRIVED

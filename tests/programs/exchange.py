@@ -24,7 +24,7 @@ def switch(on: bool) -> bool:
 
     instrumentor = DaskInstrumentor()
     (instrumentor.instrument if on else instrumentor.uninstrument)()
-    return instrumentor.is_instrumented_by_opentelemetry
+    return bool(instrumentor.is_instrumented_by_opentelemetry)
 
 
 def exchange(client: Client, one: str, other: str, step: int) -> int:
