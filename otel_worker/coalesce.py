@@ -107,15 +107,17 @@ class Slow:
 
 
 class Coalesced:
-    """The groups of one worker, by prefix."""
+    """The groups of one worker, by prefix; past `most` of them in an interval, the rest is one group `other`."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int) -> None:
+        self._most = most
         self.groups: dict[str, Group] = {}
 
     def add(self, task: Task, own: int, computation: str) -> None:
         group = self.groups.get(task.prefix)
         if group is None:
-            group = self.groups[task.prefix] = Group(task)
+            prefix = task.prefix if len(self.groups) < self._most else names.OTHER
+            group = self.groups.get(prefix) or self.groups.setdefault(prefix, Group(task))
         group.add(task, own)
         if computation and len(group.computations) < MAX_COMPUTATIONS:
             group.computations[computation] = None

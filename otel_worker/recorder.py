@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 WANTED = frozenset(("fetch", "flight", "missing"))
 COMPUTING = frozenset(("waiting", "ready", "constrained", "executing", "long-running"))
 UNTOLD = frozenset(("released", "forgotten"))
+MAX_CELLS = 1000  # prefixes times states that are told apart
 MAX_PEERS = 100  # peers that are looked at to say which were skipped
 WORK = 16  # pieces of work on the event loop that are remembered, to find what blocked it
 TELL_BLOCKED = 100_000_000  # ns from which a blocked event loop is a fact of its own
@@ -66,9 +67,8 @@ class Recorder:
         self.wants: dict[Key, Want] = {}
         self.fetches: dict[str, Fetch] = {}
         self.serves: set[Serve] = set()
-        self.states: dict[
-            tuple[str, str], list[int]
-        ] = {}  # (prefix, state) -> tasks in it, sum of times, tasks entered
+        # (prefix, state) -> tasks in it, sum of the times of entering minus leaving, tasks that entered
+        self.states: dict[tuple[str, str], list[int]] = {}
         self.last = now  # when the last transitions were over
         self.arrival = 0
         self.blocked: Blocked | None = None  # the last stretch that was long enough to tell
@@ -111,15 +111,19 @@ class Recorder:
         """Keep, for each state, how many tasks are in it and the sum of the times of entering minus leaving.
 
         So the time spent in a state up to t is `n * t - sum`, at O(1) a transition. `released` is not told: Dask keeps
-        tasks there only for an instant, and a new task's first state is not one that it entered.
+        tasks there only for an instant, and a new task's first state is not one that it entered. Past `MAX_CELLS`, a
+        prefix that is new counts as `other`, for good.
         """
-        if before not in UNTOLD and (cell := states.get((prefix, before))) is not None:
-            cell[0] -= 1
-            cell[1] -= now
+        if before not in UNTOLD:
+            cell = states.get((prefix, before)) or states.get((names.OTHER, before))
+            if cell is not None:
+                cell[0] -= 1
+                cell[1] -= now
         if after not in UNTOLD:
             cell = states.get((prefix, after))
             if cell is None:
-                cell = states[prefix, after] = [0, 0, 0]
+                key = (prefix if len(states) < MAX_CELLS else names.OTHER), after
+                cell = states.get(key) or states.setdefault(key, [0, 0, 0])
             cell[0] += 1
             cell[1] += now
             cell[2] += 1

@@ -41,7 +41,7 @@ class TaskSpans:
 
     def __init__(self, emitter: Emitter) -> None:
         self._emit = emitter
-        self._coalesced = Coalesced()
+        self._coalesced = Coalesced(emitter.settings.max_prefixes)
         self._slow = Slow()
         self.produced: dict[Key, SpanContext] = {}
 

@@ -6,6 +6,8 @@ from distributed.utils_test import gen_cluster
 from opentelemetry import trace
 
 from otel_worker import names
+from otel_worker.coalesce import Coalesced
+from tests.desk import SECOND, Desk
 from tests.live import Live
 
 TASKS = 120
@@ -59,3 +61,34 @@ def test_what_is_not_recorded_is_summed(live: Live, burst: int):
         assert list(errors) == ["ValueError: 1"]
     assert sum(s.name == "users own" for s in spans) == TASKS
     live.check()
+
+
+def test_prefixes_without_end_are_one_other():
+    desk = Desk()
+    coalesced = Coalesced(most=3)
+    for i in range(10):
+        key = f"p{i}-1"
+        desk.move(i, **{key: "executing"})
+        desk.move(i + 1, **{key: "memory"})
+        coalesced.add(desk.ended[-1], own=SECOND, computation="")
+    assert {prefix: group.count for prefix, group in coalesced.groups.items()} == {
+        "p0": 1,
+        "p1": 1,
+        "p2": 1,
+        "other": 7,
+    }
+
+
+def test_states_of_prefixes_without_end_are_bounded_and_still_add_up(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("otel_worker.recorder.MAX_CELLS", 4)
+    desk = Desk()
+    for i in range(10):
+        key = f"p{i}-1"
+        desk.move(i, **{key: "executing"})
+        desk.move(i + 1, **{key: "memory"})
+        desk.move(i + 3, **{key: "released"})
+    states = desk.recorder.states
+    assert len(states) <= 6
+    spent = {state: -sum(cell[1] for (_, s), cell in states.items() if s == state) for state in ("executing", "memory")}
+    assert spent == {"executing": 10 * SECOND, "memory": 20 * SECOND}
+    assert all(cell[0] == 0 for cell in states.values())
