@@ -10,6 +10,7 @@ from pathlib import Path
 
 import grpc
 import pytest
+from distributed import Client, Future
 from opentelemetry import trace
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
@@ -19,6 +20,7 @@ from opentelemetry.trace import SpanContext, StatusCode, TraceFlags
 
 from tests.compose import cannot
 from tests.jaeger import Jaeger, eventually
+from tests.processes import Programs
 from tests.services import COLLECTOR_CONFIG, JAEGER_CONFIG, Process, Services, free_endpoints
 
 pytestmark = [pytest.mark.services, pytest.mark.slow]
@@ -287,6 +289,47 @@ def test_restarts_in_the_middle_of_a_job_lose_nothing(site: Site) -> None:
         return set(sent) - {name for trace_id in traces for name in names(site, trace_id)}
 
     eventually(lost, lambda missing: not missing, within=60)
+
+
+def test_restarts_in_the_middle_of_a_dask_job_lose_no_task(site: Site, programs: Programs) -> None:
+    collector = site.running(DASK_DECISION_WAIT="200ms", DASK_KEEP_PERCENT="100")
+    told = {
+        "endpoint": f"https://{collector.endpoints['OTELCOL_GRPC_ENDPOINT']}",
+        "OTEL_EXPORTER_OTLP_CERTIFICATE": str(site.directory / "cert.pem"),
+        "OTEL_EXPORTER_OTLP_HEADERS": f"authorization=Bearer%20{TOKEN}",
+        "OTEL_BSP_SCHEDULE_DELAY": "200",
+        "OTEL_METRICS_EXPORTER": "none",
+        "OTEL_LOGS_EXPORTER": "none",
+    }
+    scheduler = programs.scheduler()
+    workers = [programs.worker(scheduler, name, "--no-nanny", **told) for name in ("alice", "bob")]
+    scheduler.has(workers=2)
+    with Client(scheduler.address) as client:
+        futures = client.map(time.sleep, [0.1] * 120, pure=False)
+
+        done(futures, 30)
+        collector.stop()
+        collector.start()
+        done(futures, 60)
+        site.jaeger_process.kill()
+        done(futures, 90)
+        site.jaeger_process.start()
+
+        client.gather(futures)
+        ran = {future.key for future in futures}
+    for worker in workers:
+        worker.terminate()
+        worker.ended()
+
+    def lost() -> set[object]:
+        seen = site.jaeger.spans(service="dask-worker")
+        return ran - {span.attributes["dask.task.key"] for span in seen if span.name == "task sleep"}
+
+    eventually(lost, lambda missing: not missing, within=60)
+
+
+def done(futures: "list[Future]", count: int) -> None:
+    eventually(lambda: sum(future.done() for future in futures), lambda now: now >= count, within=60)
 
 
 def at_least(sent: list[str], count: int) -> None:

@@ -5,6 +5,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import requests
 from opentelemetry import trace
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as GrpcExporter
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as HttpExporter
@@ -130,3 +131,24 @@ def test_a_port_taken_meanwhile_is_no_failure(services: Services, monkeypatch: p
     assert jaeger.process.running
     assert jaeger.otlp_grpc != taken
     assert next(offers, None) is None
+
+
+def test_the_monitor_counts_calls_and_no_span_that_stands_for_many(jaeger: Jaeger, services: Services) -> None:
+    collector = services.start_collector(
+        jaeger.otlp_grpc, "yaml:connectors::span_metrics::metrics_flush_interval: 100ms"
+    )
+    provider = TracerProvider(resource=Resource({"service.name": "monitored"}), shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(exporter(collector, "grpc")))
+    tracer = provider.get_tracer("tests")
+    tracer.start_span("tasks sum", attributes={"dask.tasks.count": 1000}).end()
+    for _ in range(3):
+        tracer.start_span("task sum").end()
+    provider.shutdown()
+
+    def calls() -> list[str]:
+        lines = requests.get(collector.prometheus_url, timeout=10).text.splitlines()
+        return [line for line in lines if line.startswith("traces_span_metrics_calls_total{")]
+
+    (counted,) = eventually(calls, lambda found: any(" 3" in line for line in found), within=20)
+    assert 'span_name="task sum"' in counted
+    assert 'span_kind="SPAN_KIND_INTERNAL"' in counted
