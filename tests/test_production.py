@@ -10,6 +10,7 @@ from pathlib import Path
 
 import grpc
 import pytest
+import requests
 from distributed import Client, Future
 from opentelemetry import trace
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
@@ -235,6 +236,16 @@ def test_a_trace_is_decided_as_a_whole_whichever_collector_its_spans_come_to(sit
     assert {trace_id[-1] < "8" for trace_id in traces} == {True, False}
     for trace_id in traces:
         arrive(site, trace_id, "failed half", "quick half")
+    assert accepted_as_sampler(first) > 0
+    assert accepted_as_sampler(second) > 0
+
+
+def accepted_as_sampler(process: Process) -> float:
+    """Spans."""
+    port = process.endpoints["OTELCOL_METRICS_PORT"].rpartition(":")[2]
+    page = requests.get(f"http://127.0.0.1:{port}/metrics", timeout=10).text.splitlines()
+    own = [line for line in page if line.startswith("otelcol_receiver_accepted_spans{") and "otlp/sampler" in line]
+    return sum(float(line.rpartition(" ")[2]) for line in own)
 
 
 def test_what_waits_for_a_sampler_survives_a_crash(site: Site, senders: list[Sender]) -> None:
