@@ -21,7 +21,9 @@ from tests.processes import Program, Programs
 pytestmark = pytest.mark.slow
 
 KILL = "still alive"  # what a Nanny logs before it kills
-LOAD = 1.5  # seconds by which two runs of the same may differ on a machine that does other things too
+# By how much two runs of the same may differ on a machine that does other things too.
+LOAD = 1.5  # seconds
+LOADED = 1.5  # times
 
 
 @pytest.fixture
@@ -148,24 +150,30 @@ def test_a_dead_collector_holds_up_no_restart_close_or_exit(programs: Programs, 
     if without["close"] < 1:  # else the machine is too busy to close even plain workers in time
         assert KILL not in ours.logged(), ours.logged()
     for step in ("restart", "close", "exit"):
-        assert with_us[step] < without[step] + 3 + LOAD, step
+        assert with_us[step] < LOADED * without[step] + 3 + LOAD, step
     assert with_us["work:b"] < without["work:b"] + LOAD
 
 
 @dead((silent, "grpc"), (closed, "http/protobuf"))
 def test_a_dead_collector_holds_up_no_worker_that_gets_sigterm(programs: Programs, endpoint, protocol: str) -> None:
     scheduler = programs.scheduler()
+    plain = [programs.worker(scheduler, "0", "--no-nanny"), programs.worker(scheduler, "1")]
     with endpoint() as url:
         variables = {"endpoint": url, "OTEL_EXPORTER_OTLP_PROTOCOL": protocol}
         ours = [
-            programs.worker(scheduler, "0", "--no-nanny", **variables),
-            programs.worker(scheduler, "1", **variables),
+            programs.worker(scheduler, "2", "--no-nanny", **variables),
+            programs.worker(scheduler, "3", **variables),
         ]
-        programs.script("work.py", scheduler.address, "wait:2", "work:a").printed()
-        began = time.monotonic()
-        for worker in ours:
-            worker.terminate()
-        assert [worker.ended() for worker in ours] == [0, 0]
-        took = time.monotonic() - began
-    assert not any(KILL in worker.logged() for worker in ours)
-    assert took < 3 + LOAD
+        programs.script("work.py", scheduler.address, "wait:4", "work:a").printed()
+        without, with_us = until_ended(plain), until_ended(ours)
+    print(without, with_us)
+    assert not any(KILL in worker.logged() for worker in ours) or without > 1
+    assert with_us < LOADED * without + 3 + LOAD
+
+
+def until_ended(workers: list[Program]) -> float:
+    began = time.monotonic()
+    for worker in workers:
+        worker.terminate()
+    assert [worker.ended() for worker in workers] == [0, 0]
+    return time.monotonic() - began
