@@ -33,6 +33,7 @@ class WorkerMetrics:
         self._by_prefix = settings.metrics_by_prefix
         self._max_prefixes = settings.max_prefixes
         self._prefixes: set[str] = set()
+        self._told: dict[tuple[str, str], int] = {}  # (prefix, state) -> ns
         self.wait: Sums = {}
         self.execute: Sums = {}
         self.fetch: Sums = {}
@@ -99,14 +100,19 @@ class WorkerMetrics:
         return prefix
 
     def states(self, now: int) -> Iterator[tuple[str, str, float, int]]:
-        """Yield (prefix, state, seconds so far, tasks that entered)."""
+        """Yield (prefix, state, seconds so far, tasks that entered).
+
+        The event loop goes on meanwhile, in another thread: a task may have moved since `now`. A sum that falls, were it
+        by a microsecond, is a restart to Prometheus, which then counts all of it again: it stays at what was told.
+        """
         folded: dict[tuple[str, str], list[int]] = {}
         for (prefix, state), (open_now, entered_at, entered) in list(self.recorder.states.items()):
             cell = folded.setdefault((self.prefix(prefix), state), [0, 0])
             cell[0] += open_now * now - entered_at
             cell[1] += entered
-        for (prefix, state), (ns, entered) in folded.items():
-            yield prefix, state, ns / 1e9, entered
+        for key, (ns, entered) in folded.items():
+            self._told[key] = max(ns, self._told.get(key, 0))
+            yield *key, self._told[key] / 1e9, entered
 
     def oldest(self, now: int) -> dict[str, float]:
         """Age in seconds of the oldest task by state: waiting, ready, executing."""

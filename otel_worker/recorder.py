@@ -124,8 +124,8 @@ class Recorder:
             if cell is None:
                 key = (prefix if len(states) < MAX_CELLS else names.OTHER), after
                 cell = states.get(key) or states.setdefault(key, [0, 0, 0])
+            cell[1] += now  # before the count: who reads in another thread meanwhile sees too little, never too much
             cell[0] += 1
-            cell[1] += now
             cell[2] += 1
 
     # --- keys ------------------------------------------------------------------------------------------------------
