@@ -175,15 +175,16 @@ class Runtime:
     def close(self, now: int) -> None:
         """Observing ends: workers that run on are silent from now on."""
         self._endings.release()
+        made = bool(self.by_worker)
         self._end_all(now)
+        if made:
+            self.instruments.workers.clear()
 
     def _end_all(self, now: int) -> None:
         for recorder in list(self.by_worker.values()):
             recorder.close(now)
             self.spans[recorder].tasks.close()
         self.submissions.close(now)
-        if self.by_worker:
-            self.instruments.workers.clear()
         for held in (self.by_counter, self.by_worker, self.by_slow, self.spans):
             held.clear()
 

@@ -238,6 +238,18 @@ def test_a_worker_that_closes_exports_its_last_sums_and_then_no_series(live: Liv
     provider.shutdown()
 
 
+def test_an_exit_exports_the_last_sums_of_workers_that_nobody_closed(live: Live, reader: InMemoryMetricReader):
+    @cluster(1)
+    async def scenario(c: Client, s: Scheduler, a: Worker):
+        await c.submit(use, key="use-1")
+        live.runtime._endings._close()  # what the exit of the process calls, before it shuts the provider down
+        found.update(p.attributes[names.STATE] for p in points(reader, names.METRIC_STATE_ENTERED))
+
+    found: set[str] = set()
+    scenario()
+    assert found >= {"executing", "memory"}
+
+
 def test_a_fetch_is_an_exemplar_that_leads_to_its_trace(live: Live, reader: InMemoryMetricReader):
     @cluster()
     async def scenario(c: Client, s: Scheduler, a: Worker, b: Worker):
