@@ -11,14 +11,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from distributed import LocalCluster
 
 from otel_worker.receiver import Receiver
 from tests import docs
 from tests.docs import Block
 from tests.drawing import draw
 from tests.lines import otlp_lines
-from tests.processes import BIN, environment
+from tests.processes import BIN, Programs, environment
 from tests.services import ROOT, ends_with_us
 from tests.test_production import certify
 from tests.test_report import CASE
@@ -56,7 +55,7 @@ class Desk:
 
 
 @pytest.fixture
-def desk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Desk]:
+def desk(tmp_path: Path, programs: Programs, request: pytest.FixtureRequest) -> Iterator[Desk]:
     block: Block = request.getfixturevalue("block")
     made = Desk(tmp_path)
     for name in ("collector", "examples"):
@@ -75,15 +74,14 @@ def desk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Desk]:
     if "tcp://scheduler:8786" not in block.text:
         yield made
         return
-    with (
-        Receiver(tmp_path) as receiver,
-        LocalCluster(n_workers=1, threads_per_worker=1, processes=True, dashboard_address=None) as cluster,
-    ):
-        made.places |= {
-            "tcp://scheduler:8786": cluster.scheduler_address,
-            "http://collector:4317": receiver.grpc_endpoint,
-        }
+    scheduler = programs.scheduler()
+    if block.language == "python":  # a client needs somebody who works
+        programs.worker(scheduler, "alice", "--no-nanny")
+        scheduler.has(workers=1)
+    with Receiver(tmp_path) as receiver:
+        made.places |= {"tcp://scheduler:8786": scheduler.address, "http://collector:4317": receiver.grpc_endpoint}
         yield made
+        programs.end()  # before who receives from them
 
 
 @pytest.mark.parametrize(
