@@ -223,7 +223,7 @@ async def test_concurrent_graphs(c: Client, s: Scheduler, a: Worker, b: Worker):
 # --- the active memory manager -----------------------------------------------------------------------------------------
 
 
-class Spread(ActiveMemoryManagerPolicy):
+class Spread(ActiveMemoryManagerPolicy):  # type: ignore[misc]  # Dask is not typed for us
     """One more replica of everything."""
 
     def run(self):
