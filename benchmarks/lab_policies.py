@@ -87,7 +87,7 @@ def limits():
 def slow_network():
     print("## Latency 10 ms, one deciding worker, keys of 100 kB: mean wait ms / last ready ms / requests\n")
     rows = []
-    for workload in ("all-to-all", "skewed-sizes", "staggered"):
+    for workload in [name for name in ("all-to-all", "skewed-sizes", "staggered") if name in WORKLOADS]:
         for policy in ("current", TASK_FIRST, "late-binding"):
             case = apply(generate(workload, Size(nbytes=100_000)), "latency", "10 ms")
             got = [
@@ -111,7 +111,7 @@ def queue(keys, peers):
 def cpu():
     """Decisions and whole stimuli from a standing queue to the last key, without counting or plugins' time taken off."""
     print("## CPU of a stimulus, µs: the decision / all of it; heap operations of a decision\n")
-    shapes = [(100, 10), (1_000, 10), (1_000, 100), (1_000, 1_000), (10_000, 10), (10_000, 100), (10_000, 1_000)]
+    shapes = [(100, 10), (1_000, 10), (1_000, 100), (1_000, 1_000), (10_000, 100), (10_000, 1_000)]
     rows = []
     for policy in SHOWN:
         row = [SHORT.get(policy, policy)]
@@ -119,6 +119,23 @@ def cpu():
             row.append(decision_cost(policy, keys, peers))
         rows.append(row)
     table(["policy", *(f"{keys:,} keys, {peers:,} peers" for keys, peers in shapes)], rows)
+
+
+def blocked():
+    """A task a message, while all holders are in flight: nobody can be asked, and the queue grows."""
+    print("## CPU of a decision, µs, while nobody can be asked (many-tiny-keys, 20 workers); heap operations\n")
+    LegacyDeferred.WALK = 1_000_000  # all of it
+    rows = []
+    for policy in SHOWN:
+        row = [SHORT.get(policy, policy)]
+        for keys in (25, 50, 100):
+            case = generate("many-tiny-keys", Size(keys=keys))
+            gc.collect()
+            timed = evaluate(policy, Run(case, policy, operations=False).run().facts)
+            counted = evaluate(policy, Run(case, policy, cpu=False).run().facts)
+            row.append(f"{timed.decision_cpu_a_stimulus * 1e6:,.0f}; {counted.heap_operations_a_stimulus:,.0f}")
+        rows.append(row)
+    table(["policy", "250 keys", "500 keys", "1,000 keys"], rows)
 
 
 #: stimuli after which a measurement of CPU ends: by then the queue is still long
@@ -200,6 +217,7 @@ PARTS = {
     "limits": limits,
     "latency": slow_network,
     "cpu": cpu,
+    "blocked": blocked,
     "scale": scale,
 }
 
@@ -207,11 +225,15 @@ PARTS = {
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("parts", nargs="*", help=f"of {', '.join(PARTS)}; all of them by default")
+    parser.add_argument("--only", action="append", help="a workload; may be repeated")
     parser.add_argument("--one", nargs=4, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.one:
         one(*arguments.one)
         return
+    if arguments.only:
+        for name in set(WORKLOADS) - set(arguments.only):
+            del WORKLOADS[name]
     for part in arguments.parts or PARTS:
         PARTS[part]()
 

@@ -45,6 +45,8 @@ FROM_OUTSIDE = frozenset(
 GATHERED = frozenset(
     {"GatherDepSuccessEvent", "GatherDepBusyEvent", "GatherDepNetworkFailureEvent", "GatherDepFailureEvent"}
 )
+#: fields that some versions of Dask have and others lack
+NOT_EVERYWHERE = {"duration": 1.0, "run_spec": None, "span_id": None}
 #: bytes up to which a request's duration is mostly overhead
 SMALL = 1_000_000
 #: bytes from which it is mostly transfer
@@ -238,7 +240,8 @@ def event_of(event: dict[str, Any]) -> StateMachineEvent:
     if known is None:
         raise LabError(f"{event.get('cls')!r} is no event that this version of Dask knows.")
     fields = {*known.__dataclass_fields__, "cls", "handled"}
-    given = {name: value for name, value in event.items() if name in fields}
+    missing = {name: value for name, value in NOT_EVERYWHERE.items() if name in fields}
+    given = {**missing, **{name: value for name, value in event.items() if name in fields}}
     try:
         made = StateMachineEvent.from_dict({"handled": None, **given})
     except (AttributeError, TypeError, KeyError) as error:

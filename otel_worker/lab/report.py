@@ -50,7 +50,7 @@ def number(value: float | None) -> float | None:
 
 
 def to_json(report: Report) -> dict[str, Any]:
-    """The documented form (`docs/fetch-policies.md`): `version` rises when a name goes or changes its meaning."""
+    """The documented form (`docs/lab.md`): `version` rises when a name goes or changes its meaning."""
     return {
         "schema": SCHEMA,
         "version": VERSION,

@@ -183,14 +183,14 @@ def replicas(size: Size) -> Case:
 
 
 def staggered(size: Size) -> Case:
-    """Small tasks that arrive one by one while earlier requests are under way, as a stream of work does."""
+    """A stream: a task with a small input every half millisecond on average, while earlier requests are under way."""
     names = peer_names(size)
     chance = random.Random(size.seed)  # noqa: S311
     arriving = []
     for me in names[: size.deciding]:
         at = 0.0
         for t in range(size.keys):
-            at += chance.expovariate(1 / 0.001)
+            at += chance.expovariate(1 / 0.0005)
             need = Need(f"x-{me}-{t:05}", size.nbytes // 10, (chance.choice(others(names, me)),))
             arriving.append(Arrival(at=at, worker=address(me), event=compute(f"use-{need.key}", [need], priority=(t,))))
     return Case("staggered", tuple(arriving))

@@ -15,7 +15,7 @@ from otel_worker.lab.policies import ALL_POLICIES, POLICIES
 from otel_worker.lab.workloads import WORKLOADS
 
 SMALL = ("--workers", "6", "--keys", "30", "--size", "100 kB")
-DOCUMENT = Path(__file__).parents[2] / "docs" / "fetch-policies.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "lab.md"
 
 
 def run(*arguments):

@@ -81,7 +81,6 @@ IN_TURN = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("policy", IN_TURN)
 def test_99999_keys_on_three_workers_in_turn(policy, no_gc):
     state = state_of(policy, validate=False, transfer_incoming_bytes_limit=90, transfer_message_bytes_limit=50)
