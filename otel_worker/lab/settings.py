@@ -101,6 +101,8 @@ def limits(values: Mapping[str, object], base: Limits) -> Limits:
 
 def peer(values: Mapping[str, object], base: Peer) -> Peer:
     changed = replace(base, **read(values, PEER, "property of peers"))
+    if changed.outgoing_count < 1:
+        raise LabError("A peer with no outgoing connections would refuse everything for ever.")
     if changed.busy_every <= 0 or changed.busy_for >= changed.busy_every:
         raise LabError("A peer must be free for some part of each `busy every`.")
     return changed

@@ -216,6 +216,8 @@ class SimulatedWorker:
                 mine = isinstance(each, GatherDep) and each.worker == request.peer and each.to_gather
                 (chosen if mine else others).append(each)
             self._hold_back()
+            if self.run.validate:
+                self.state.validate_state()
             self._act_on(others)
             if not chosen:
                 request.outcome, request.finished = "dropped", self.env.now
@@ -277,8 +279,7 @@ class SimulatedWorker:
 
 def first_round(case: Case, policy: str, *, seed: int = 0, validate: bool = False) -> list[tuple[str, int, int]]:
     """What a worker asks for before any answer comes: (peer, number of keys, bytes), in the order of asking."""
-    started = Run(
-        case, policy, seed=seed, validate=validate, cpu=False, operations=False, until=case.peer.connect * 1.001
-    )
+    connected = max(peer.connect for peer in (case.peer, *case.peers.values())) * 1.001 + 1e-9
+    started = Run(case, policy, seed=seed, validate=validate, cpu=False, operations=False, until=connected)
     (facts,) = started.run().facts.values()
     return [(request.peer, len(request.keys), request.nbytes) for request in facts.requests if request.keys]

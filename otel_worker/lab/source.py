@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 
 from otel_worker.lab import case_file, drawing, replay
 from otel_worker.lab.demand import Case, LabError
+from otel_worker.lab.recorded import Recorded, read_dump, read_recording
 from otel_worker.lab.workloads import WORKLOADS, generate
 
 if TYPE_CHECKING:
     from otel_worker.lab.workloads import Size
 
 
-def load(source: str, size: Size) -> tuple[Case, list[replay.Recorded]]:
+def load(source: str, size: Size) -> tuple[Case, list[Recorded]]:
     """The case, and what was recorded where it is a recording; raises LabError for what can't be read."""
     if source in WORKLOADS:
         return generate(source, size), []
@@ -34,7 +35,7 @@ def load(source: str, size: Size) -> tuple[Case, list[replay.Recorded]]:
     return reader(text, path.name), []
 
 
-def recorded(path: Path) -> list[replay.Recorded] | None:
+def recorded(path: Path) -> list[Recorded] | None:
     """What was recorded, or None if the path is no recording."""
     if path.is_dir():
         files = sorted(path.glob("*.jsonl"))
@@ -44,13 +45,13 @@ def recorded(path: Path) -> list[replay.Recorded] | None:
     if path.suffix == ".jsonl":
         return read_text(path)
     if path.name.endswith(".msgpack.gz") or is_yaml_dump(path):
-        return replay.read_dump(path)
+        return read_dump(path)
     return None
 
 
-def read_text(path: Path) -> list[replay.Recorded]:
+def read_text(path: Path) -> list[Recorded]:
     try:
-        return replay.read_recording(path)
+        return read_recording(path)
     except (OSError, UnicodeDecodeError):
         raise LabError(f"{path} can't be read as text.") from None
 

@@ -80,6 +80,7 @@ def test_a_backlog_is_decided_at_once():
         ("latency = soon", "'soon' is no time"),
         ("bandwidth = 0", "would never deliver"),
         ("busy for = 2", "free for some part"),
+        ("outgoing connections = 0", "refuse everything for ever"),
         ("A: 1\nB: 2", "different size on A and B"),
         ("task: a | a\nA: 1 | 1", "two tasks have one name"),
         ("at never", "'never' is no time"),

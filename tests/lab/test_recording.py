@@ -12,6 +12,7 @@ from distributed.worker_state_machine import GatherDepSuccessEvent
 from otel_worker.lab import replay
 from otel_worker.lab.demand import LabError, Need, compute
 from otel_worker.lab.policies import POLICIES, Current
+from otel_worker.lab.recorded import recorded_in
 from otel_worker.lab.recording import FORMAT, Recorder, RecordFetches
 from otel_worker.lab.results import evaluate
 from otel_worker.lab.simulation import Run
@@ -72,7 +73,7 @@ def test_a_recording_says_what_it_is_and_keeps_holders_and_priorities(recorded):
 
 def test_given_the_recorded_events_dasks_state_machine_decides_as_recorded(recorded):
     """All that may differ are ties, which Dask settles by the order of a set."""
-    for recording in replay.recorded_in(recorded / "recordings"):
+    for recording in recorded_in(recorded / "recordings"):
         alike, every = replay.decisions(recording)
         assert every >= 4
         assert alike >= every / 2
