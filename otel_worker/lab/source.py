@@ -21,12 +21,12 @@ def load(source: str, size: Size) -> tuple[Case, list[Recorded]]:
     path = Path(source)
     if not path.exists():
         raise LabError(f"{source!r} is no file and no workload; workloads are {', '.join(WORKLOADS)}.")
-    recordings = recorded(path)
-    if recordings is not None:
-        try:
+    try:
+        recordings = recorded(path)
+        if recordings is not None:
             return replay.case_of(recordings, path.name), recordings
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise LabError(f"{path} has an event that makes no sense: {error!r}.") from None
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        raise LabError(f"{path} says something that makes no sense: {error!r}.") from None
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):

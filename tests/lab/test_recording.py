@@ -149,6 +149,7 @@ def test_a_recorder_that_fails_stops_and_does_no_harm(caplog):
         ('{"format": "otel_worker.recording", "version": 9, "worker": "w"}', "version 9; this lab reads version 1"),
         ('{"format": "otel_worker.recording", "version": 1}', "does not name its worker"),
         ('{"format": "otel_worker.recording", "version": 1, "worker": "w"}', "contains no events"),
+        ('{"format": "otel_worker.recording", "version": 1, "worker": "w", "nthreads": "x"}', "makes no sense"),
         ('{"format": "otel_worker.recording", "version": 1, "worker": "w"}\n{"at": 1, "ev', "Line 2 .* cut off"),
         (
             '{"format": "otel_worker.recording", "version": 1, "worker": "w"}\n{"at": 1}',
@@ -173,6 +174,7 @@ def test_a_recording_that_is_none_says_why(tmp_path, text, sentence):
         ("dump.msgpack.gz", b"no gzip", "can't be read as a cluster dump"),
         ("dump.yaml", b"scheduler: 1\nversions: 2\n", "has no `workers`"),
         ("dump.yaml", b"workers: {w: {stimulus_log: []}}\n", "contains no events"),
+        ("dump.yaml", b"workers: {w: {stimulus_log: [5]}}\n", "makes no sense"),
         ("case.txt", b"\xff\xfe\x00", "can't be read as text"),
     ],
 )
