@@ -82,5 +82,7 @@ def _dask_config() -> dict[str, Any]:
     config = sys.modules.get("dask.config")
     section = config.get(CONFIG_SECTION, None) if config is not None else None
     if section is not None and not isinstance(section, dict):
-        logger.warning("otel_worker: Dask's configuration %s is %r, but it has to be a mapping", CONFIG_SECTION, section)
+        logger.warning(
+            "otel_worker: Dask's configuration %s is %r, but it has to be a mapping", CONFIG_SECTION, section
+        )
     return section if isinstance(section, dict) else {}
