@@ -78,7 +78,7 @@ def _environment(receiver: Receiver, service: str) -> dict[str, str]:
     }
 
 
-def _instrumented(command: list[str]) -> list[str]:
+def instrumented(command: list[str]) -> list[str]:
     """The command under `opentelemetry-instrument`, both from the environment of this Python."""
     places = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     tool, program = shutil.which("opentelemetry-instrument", path=places), shutil.which(command[0], path=places)
@@ -90,7 +90,7 @@ def _instrumented(command: list[str]) -> list[str]:
 
 def _start(stack: ExitStack, folder: Path, name: str, command: list[str], environment: Mapping[str, str]) -> None:
     log = stack.enter_context((folder / f"{name}.log").open("wb"))
-    process = subprocess.Popen(_instrumented(command), env=dict(environment), stdout=log, stderr=log)
+    process = subprocess.Popen(instrumented(command), env=dict(environment), stdout=log, stderr=log)
     stack.callback(_stop, process)
 
 
@@ -106,7 +106,7 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 def _work(folder: Path, command: list[str], environment: Mapping[str, str]) -> None:
     try:
         done = subprocess.run(
-            _instrumented(command), env=dict(environment), timeout=WORK, capture_output=True, text=True, check=False
+            instrumented(command), env=dict(environment), timeout=WORK, capture_output=True, text=True, check=False
         )
     except subprocess.TimeoutExpired:
         raise DemoError(f"The demo's work did not end within {WORK:.0f} s; the logs are in {folder}.") from None

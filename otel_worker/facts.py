@@ -44,16 +44,20 @@ class Clock:
         self.offset = self._measure()
         self.reanchored = 0
 
-    def _measure(self) -> int:
-        before = self._monotonic()
-        wall = self._wall()
-        return wall - (before + self._monotonic()) // 2
+    def _measure(self, tries: int = 5) -> int:
+        """The wall clock minus the monotonic one, by the reading that was interrupted least."""
+        readings = []
+        for _ in range(tries):
+            before = self._monotonic()
+            wall = self._wall()
+            after = self._monotonic()
+            readings.append((after - before, wall - (before + after) // 2))
+        return min(readings)[1]
 
     def check(self) -> None:
         """Set the anchor anew if wall and monotonic clock drifted apart; open records keep the offset they began with."""
-        offset = self._measure()
-        if abs(offset - self.offset) > DRIFT:
-            self.offset = offset
+        if abs(self._measure(tries=1) - self.offset) > DRIFT:
+            self.offset = self._measure()
             self.reanchored += 1
 
 

@@ -1,5 +1,6 @@
 """`otel-worker demo`: work worth looking at, on real processes, without Docker."""
 
+import sys
 import tempfile
 from pathlib import Path
 
@@ -57,5 +58,5 @@ def _show(traces: Traces, folder: Path, delay: float, trees: int) -> None:
         for line in tree_lines(subtree(traces.spans, task), links=True, seconds=True, details=True, among=traces.spans):
             click.echo(clean(line))
         click.echo()
-    render(build(traces, str(folder), Options("shares", (), {}, 5, 20)), console())
+    render(build(traces, str(folder), Options("shares", (), {}, 5, 20)), console(sys.stdout))
     click.echo(f"\nThe {len(traces.spans)} spans and the logs are in {folder}; otel-worker report {folder} reads them.")

@@ -25,6 +25,7 @@ COMMANDS: Final = {
     ),
     "lab": _Late("otel_worker.lab.command", "lab", "Try policies for fetching data on Dask's own state machine."),
     "report": _Late("otel_worker.cli.report", "report", "Say where the time of tasks went."),
+    "run": _Late("otel_worker.cli.run", "run", "Run a Dask program and say where its time went."),
     "tree": _Late("otel_worker.cli.tree", "tree", "Print traces as trees."),
 }
 

@@ -3,6 +3,7 @@
 import gc
 import os
 import sys
+from typing import TextIO
 
 import click
 from rich.console import Console
@@ -75,7 +76,7 @@ def report(
     if as_json:
         click.echo(to_json(found))
     else:
-        render(found, console())
+        render(found, console(sys.stdout))
 
 
 def _nothing(source: str, sentences: tuple[str, ...]) -> int:
@@ -83,7 +84,7 @@ def _nothing(source: str, sentences: tuple[str, ...]) -> int:
     return 1
 
 
-def console() -> Console:
+def console(stream: TextIO) -> Console:
     """Rich itself looks at NO_COLOR, TERM and COLUMNS; a pipe has room."""
-    width = None if sys.stdout.isatty() or "COLUMNS" in os.environ else _PIPE_WIDTH
-    return Console(width=width, highlight=False, markup=False, emoji=False)
+    width = None if stream.isatty() or "COLUMNS" in os.environ else _PIPE_WIDTH
+    return Console(file=stream, width=width, highlight=False, markup=False, emoji=False)

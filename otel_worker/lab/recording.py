@@ -57,7 +57,7 @@ class Tap(deque[Any]):
 class Recorder:
     """Writes a worker's events and requests to a text stream until `stop()`; the stream stays the caller's."""
 
-    def __init__(self, state: WorkerState, stream: IO[str], *, started: float | None = None) -> None:
+    def __init__(self, state: WorkerState, stream: IO[str], *, started: float | None = None, address: str = "") -> None:
         self.state = state
         self.stream = stream
         self.started = time.time() if started is None else started
@@ -66,7 +66,7 @@ class Recorder:
         self._write(
             format=FORMAT,
             version=VERSION,
-            worker=state.address,
+            worker=address or state.address,  # a preload comes before the state has it
             nthreads=state.nthreads,
             started=self.started,
             limits={name: None if limit == float("inf") else limit for name, limit in limits.items()},
@@ -121,7 +121,7 @@ class RecordFetches(WorkerPlugin):  # type: ignore[misc]
         directory = Path(self.directory)
         directory.mkdir(parents=True, exist_ok=True)
         stream = (directory / (re.sub(r"[^\w.-]+", "-", worker.address) + ".jsonl")).open("w", encoding="utf-8")
-        self.recorder = Recorder(worker.state, stream)
+        self.recorder = Recorder(worker.state, stream, address=worker.address)
 
     def teardown(self, worker: Worker) -> None:  # noqa: ARG002
         if self.recorder is not None:
