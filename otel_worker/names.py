@@ -36,8 +36,6 @@ LOOP_BLOCKED = "event_loop.blocked"
 # --- attributes ----------------------------------------------------------------------------------------------------
 
 TASK_KEY = "dask.task.key"
-TASK_KEYS = "dask.task.keys"
-TASK_COUNT = "dask.task.count"
 TASK_PREFIX = "dask.task.prefix"
 TASK_GROUP = "dask.task.group"
 TASK_RUN_ID = "dask.task.run_id"
@@ -83,7 +81,6 @@ REQUEST_PEER_SERIALIZE = "dask.request.peer_serialize"
 REQUEST_NETWORK = "dask.request.network"  # what nothing else explains
 
 GET_DATA_ACK = "dask.get_data.ack_wait"  # seconds from the reply to the requester's OK
-GET_DATA_KERNEL = "dask.get_data.write_buffer"  # seconds until the kernel had taken the reply
 OFFLOAD_QUEUE = "dask.offload.queue"  # seconds in the queue of the one offload thread
 LOOP_DELAY = "dask.event_loop.delay"  # seconds
 LOOP_CAUSE = "dask.event_loop.cause"  # what the event loop did, or which task ran, while it did not come round
@@ -166,11 +163,6 @@ SERIALIZE_QUEUE = "serialize.queue"
 SERIALIZE = "serialize"
 SEND = "send"
 OTHER = "other"
-
-# --- outcomes ------------------------------------------------------------------------------------------------------
-
-OUTCOMES_TASK = ("memory", "error", "cancelled", "released", "rescheduled", "closed")
-OUTCOMES_FETCH = ("success", "busy", "missing", "network_failure", "failure", "cancelled", "closed")
 
 # --- service names -------------------------------------------------------------------------------------------------
 

@@ -43,7 +43,6 @@ class Recorder:
         "loop_blocked",
         "name",
         "observers",
-        "off",
         "runs",
         "serves",
         "state",
@@ -62,7 +61,6 @@ class Recorder:
         self.observers: list[Observer] = []
         self.address = ""
         self.name = ""
-        self.off = False
         self.tasks: dict[Key, Task] = {}
         self.wants: dict[Key, Want] = {}
         self.fetches: dict[str, Fetch] = {}

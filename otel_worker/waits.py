@@ -93,16 +93,6 @@ def total(many: Iterable[Mapping[str, int]]) -> dict[str, int]:
     return sums
 
 
-# --- a key ---------------------------------------------------------------------------------------------------------
-
-
-def timeline(want: Want, now: int) -> Iterator[Part]:
-    """Every stretch of a key's way, finished attempts included."""
-    yield from want.parts
-    for fetch in want.fetches:
-        yield from fetch_parts(fetch, now)
-
-
 # --- a task's wait -------------------------------------------------------------------------------------------------
 
 
