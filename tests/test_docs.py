@@ -126,7 +126,7 @@ def until(process: "subprocess.Popen[str]", text: str, within: float = 60.0) -> 
 
 def test_every_block_says_how_it_is_run() -> None:
     for block in docs.every():
-        assert block.language in {*COMMANDS, "text", "json", "yaml"}, block
+        assert block.language in {*COMMANDS, "text", "json", "yaml", "promql"}, block
         assert block.how in {"run", "run until", "run by", "not run"}, block
         assert (block.how == "run") == (block.what == ""), block
         assert block.how != "run by" or (ROOT / block.what).exists(), block
