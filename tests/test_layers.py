@@ -123,7 +123,19 @@ def test_the_layers_are_those_that_exist():
 
 
 # What starts processes, receives, or simulates: each stands alone, and no other layer imports it save its command.
-APART = {"__init__", "__main__", "cli", "lab", "testing", "receiver", "otlp_http", "otlp_json", "demo", "demo_work", "run"}
+APART = {
+    "__init__",
+    "__main__",
+    "cli",
+    "lab",
+    "testing",
+    "receiver",
+    "otlp_http",
+    "otlp_json",
+    "demo",
+    "demo_work",
+    "run",
+}
 
 
 @pytest.mark.parametrize("layer", sorted(ARROWS))
