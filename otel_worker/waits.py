@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 # What is being done counts before what waits in a queue behind it.
 WORK, OFFLOAD_QUEUE, FETCH_QUEUE, MISSING = range(4)
+WHOLE = 1 << 60  # the weight of a key that one task waits for: integers can be taken away again without a rest
 
 
 # --- a fetch ------------------------------------------------------------------------------------------------------
@@ -105,13 +106,13 @@ def shares(task: Task, now: int) -> dict[str, int]:
     start, end = task.waiting, task.wait_ended or now
     stretches = list(_stretches(task.wants or (), start, end, now))
     out: dict[str, int] = {}
-    for parts, length in _instants(stretches, start, end):
-        _divide(parts, length, out)
+    for weights, length in _instants(stretches, start, end):
+        apportion(length, weights or {names.OTHER: 1}, out)
     return out
 
 
 class _Stretch:
-    """Keys whose timelines are one and the same for a while: `weight` of them at once."""
+    """Keys whose timelines are one and the same for a while: `weight` of them at once, in parts of `WHOLE`."""
 
     __slots__ = ("end", "part", "start", "weight")
 
@@ -119,7 +120,7 @@ class _Stretch:
         self.part = part
         self.start = start
         self.end = end
-        self.weight = 0.0
+        self.weight = 0
 
 
 def _stretches(wants: Iterable[Want], start: int, end: int, now: int) -> Iterator[_Stretch]:
@@ -127,7 +128,7 @@ def _stretches(wants: Iterable[Want], start: int, end: int, now: int) -> Iterato
     merged: dict[tuple[int, int, int, int], _Stretch] = {}
     cache: dict[int, list[Part]] = {}
     for want in wants:
-        weight = 1.0 / max(1, len(want.waiters))
+        weight = WHOLE // max(1, len(want.waiters))
         until = min(end, want.ended or end)
         pieces = [(id(want), i, part) for i, part in enumerate(want.parts)]
         for fetch in want.fetches:
@@ -143,40 +144,34 @@ def _stretches(wants: Iterable[Want], start: int, end: int, now: int) -> Iterato
     return iter(merged.values())
 
 
-def _instants(stretches: list[_Stretch], start: int, end: int) -> Iterator[tuple[list[_Stretch], int]]:
-    """Yield (what bears it, ns) for each interval between two changes."""
-    if not stretches:
-        if end > start:
-            yield [], end - start
-        return
-    changes: dict[int, list[tuple[bool, _Stretch]]] = {start: [], end: []}
+def _instants(stretches: list[_Stretch], start: int, end: int) -> Iterator[tuple[Mapping[str, int], int]]:
+    """Yield (weights of the activities that bear it, ns) for each interval between two changes.
+
+    The weights are kept from change to change: a task may lack thousands of keys, and each of them is a change.
+    """
+    changes: dict[int, list[tuple[int, _Stretch]]] = {start: [], end: []}
     for stretch in stretches:
-        changes.setdefault(stretch.start, []).append((True, stretch))
-        changes.setdefault(stretch.end, []).append((False, stretch))
-    active: tuple[dict[int, _Stretch], ...] = ({}, {}, {}, {})
+        changes.setdefault(stretch.start, []).append((1, stretch))
+        changes.setdefault(stretch.end, []).append((-1, stretch))
+    active: tuple[dict[str, int], ...] = ({}, {}, {}, {})
     for at, until in pairwise(sorted(changes)):
-        for begins, stretch in changes[at]:
-            if begins:
-                active[stretch.part.rank][id(stretch)] = stretch
-            else:
-                active[stretch.part.rank].pop(id(stretch), None)
-        yield list(next((rank for rank in active if rank), {}).values()), until - at
+        for sign, stretch in changes[at]:
+            _weigh(stretch, sign, active[stretch.part.rank])
+        yield next((weights for weights in active if weights), {}), until - at
 
 
-def _divide(stretches: list[_Stretch], length: int, out: dict[str, int]) -> None:
-    """Divide `length` ns by weight among stretches, and each stretch's among its activities."""
-    if not stretches:
-        out[names.OTHER] = out.get(names.OTHER, 0) + length
-        return
-    weights: dict[str, float] = {}
-    for stretch in stretches:
-        span = stretch.part.end - stretch.part.start
-        for name, ns in stretch.part.shares.items():
-            weights[name] = weights.get(name, 0.0) + stretch.weight * ns / span
-    apportion(length, weights, out)
+def _weigh(stretch: _Stretch, sign: int, weights: dict[str, int]) -> None:
+    """Add what a stretch weighs to its activities, or take it away; in integers, so that nothing stays behind."""
+    span = stretch.part.end - stretch.part.start
+    for name, ns in stretch.part.shares.items():
+        weight = weights.get(name, 0) + sign * (stretch.weight * ns // span)
+        if weight:
+            weights[name] = weight
+        else:
+            weights.pop(name, None)
 
 
-def apportion(length: int, weights: Mapping[str, float], out: dict[str, int]) -> None:
+def apportion(length: int, weights: Mapping[str, int], out: dict[str, int]) -> None:
     """Add `length` to `out` in proportion to `weights`, in integers whose sum is exactly `length`."""
     left, weight_left = length, sum(weights.values())
     for name, weight in weights.items():

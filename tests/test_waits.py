@@ -190,7 +190,7 @@ def test_what_no_timeline_covers_is_other(desk: Desk):
 
 def test_integers_are_apportioned_without_a_rest():
     out: dict[str, int] = {}
-    waits.apportion(10, {"a": 1.0, "b": 1.0, "c": 1.0}, out)
+    waits.apportion(10, {"a": 1, "b": 1, "c": 1}, out)
     assert sum(out.values()) == 10
     assert sorted(out.values()) == [3, 3, 4]
 
@@ -204,3 +204,22 @@ def test_a_request_is_split_by_what_the_peer_told_bounded_by_what_is_left(desk: 
         names.PEER_SERIALIZE: SECOND,
         names.PEER_LOOP: 2 * SECOND,
     }
+
+
+def test_ten_thousand_keys_queued_on_two_peers(desk: Desk):
+    """Each of them leaves at a second of its own; those still lacking share that second, whatever each waits for."""
+    count = 10_000
+    desk.move(0, z="flight", y="flight")
+    desk.begin(0, "a", "z")
+    desk.end(0, desk.begin(0, "b", "y"), "busy", y="fetch")
+    keys = [f"k{i}" for i in range(count)]
+    for i, key in enumerate(keys):
+        desk.held(key, "ab"[i % 2])
+    desk.wait(0, "sum", " ".join(keys), **dict.fromkeys(keys, "fetch"))
+    for i, key in enumerate(keys):
+        desk.move(i + 1, **{key: "memory"}, **({"sum": "ready"} if i == count - 1 else {}))
+    behind_a = sum((count - i + 1 - i % 2) // 2 / (count - i) for i in range(count))
+    waited = desk.waited("sum")
+    assert sum(waited.values()) == count
+    assert waited["queued.in_flight"] == pytest.approx(behind_a, abs=count * 1e-9)
+    assert waited["queued.busy"] == pytest.approx(count - behind_a, abs=count * 1e-9)
