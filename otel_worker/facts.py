@@ -253,7 +253,7 @@ class Want:
         self.holders: tuple[str, ...] = ()
         self.parts: list[Part] = []  # queued and missing stretches that are over
         self.fetches: list[Fetch] = []
-        self.waiters: dict[Task, None] = {}
+        self.waiters: dict[Task, Mapping[str, int]] = {}  # with what the stretch that was open then had gone to before
 
 
 class Fetch:

@@ -180,13 +180,17 @@ class Recorder:
 
     def _close_stretch(self, want: Want) -> None:
         """End the stretch in `fetch` or `missing` that is open, if one is."""
+        if shares := self._stretch(want):
+            rank = waits.MISSING if want.state == "missing" else waits.FETCH_QUEUE
+            want.parts.append(Part(want.queued, self.last, rank, shares))
+
+    def _stretch(self, want: Want) -> dict[str, int]:
+        """What the stretch that is open went to so far, in ns."""
         if not want.queued or want.queued == self.last:
-            return
+            return {}
         if want.state == "missing":
-            part = Part(want.queued, self.last, waits.MISSING, {names.MISSING: self.last - want.queued})
-        else:
-            part = Part(want.queued, self.last, waits.FETCH_QUEUE, self.clocks.split(want.marks))
-        want.parts.append(part)
+            return {names.MISSING: self.last - want.queued}
+        return self.clocks.split(want.marks)
 
     def holders_changed(self, keys: Collection[Key], tasks: Mapping[Key, TaskView], now: int) -> None:
         """Take a new reading for those of `keys` that are in `fetch` and the holders of which are others now."""
@@ -208,11 +212,8 @@ class Recorder:
         self.clocks.advance(self.state, now)
 
     def _joins(self, task: Task, want: Want) -> None:
-        """`task` waits for `want` from now on. A key that sits in `fetch` takes a reading, so its past stays its own."""
-        if want.queued:
-            self._close_stretch(want)
-            self._open_stretch(want, want.holders)
-        want.waiters[task] = None
+        """`task` waits for `want` from now on. Of a stretch that is open, what went before is not its own."""
+        want.waiters[task] = self._stretch(want)
         if task.wants is None:
             task.wants = []
         task.wants.append(want)

@@ -11,7 +11,7 @@ from otel_worker.facts import Part
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from otel_worker.facts import Fetch, Serve, SpillOp, Task, Want
+    from otel_worker.facts import Fetch, Serve, SpillOp, Task
 
 # What is being done counts before what waits in a queue behind it.
 WORK, OFFLOAD_QUEUE, FETCH_QUEUE, MISSING = range(4)
@@ -104,7 +104,7 @@ def shares(task: Task, now: int) -> dict[str, int]:
     proportion to 1 / (tasks that waited for the key). What no timeline covers is `other`.
     """
     start, end = task.waiting, task.wait_ended or now
-    stretches = list(_stretches(task.wants or (), start, end, now))
+    stretches = list(_stretches(task, start, end, now))
     out: dict[str, int] = {}
     for weights, length in _instants(stretches, start, end):
         apportion(length, weights or {names.OTHER: 1}, out)
@@ -123,14 +123,15 @@ class _Stretch:
         self.weight = 0
 
 
-def _stretches(wants: Iterable[Want], start: int, end: int, now: int) -> Iterator[_Stretch]:
+def _stretches(task: Task, start: int, end: int, now: int) -> Iterator[_Stretch]:
     """Cut timelines to the wait. Keys of one request share its parts, so they become one stretch."""
     merged: dict[tuple[int, int, int, int], _Stretch] = {}
     cache: dict[int, list[Part]] = {}
-    for want in wants:
+    for want in task.wants or ():
         weight = WHOLE // max(1, len(want.waiters))
         until = min(end, want.ended or end)
-        pieces = [(id(want), i, part) for i, part in enumerate(want.parts)]
+        before = want.waiters.get(task, {})
+        pieces = [(id(want), i, _since(part, start, before)) for i, part in enumerate(want.parts)]
         for fetch in want.fetches:
             if id(fetch) not in cache:
                 cache[id(fetch)] = list(fetch_parts(fetch, now))
@@ -142,6 +143,14 @@ def _stretches(wants: Iterable[Want], start: int, end: int, now: int) -> Iterato
                 stretch = merged.get(key) or merged.setdefault(key, _Stretch(part, begin, finish))
                 stretch.weight += weight
     return iter(merged.values())
+
+
+def _since(part: Part, start: int, before: Mapping[str, int]) -> Part:
+    """A key's stretch for a task that came in the middle of it, when it had gone to `before`."""
+    if not part.start < start < part.end:
+        return part
+    shares = {name: ns - before.get(name, 0) for name, ns in part.shares.items() if ns > before.get(name, 0)}
+    return Part(start, part.end, part.rank, shares)
 
 
 def _instants(stretches: list[_Stretch], start: int, end: int) -> Iterator[tuple[Mapping[str, int], int]]:

@@ -223,3 +223,33 @@ def test_ten_thousand_keys_queued_on_two_peers(desk: Desk):
     assert sum(waited.values()) == count
     assert waited["queued.in_flight"] == pytest.approx(behind_a, abs=count * 1e-9)
     assert waited["queued.busy"] == pytest.approx(count - behind_a, abs=count * 1e-9)
+
+
+def test_a_task_that_comes_while_a_key_is_queued_is_told_of_the_rest_alone(desk: Desk):
+    """The peer has another request until 4 s; then nothing is known to keep the key, until it is requested at 10 s."""
+    desk.held("x", "a")
+    desk.move(0, z="flight")
+    other = desk.begin(0, "a", "z")
+    desk.wait(0, "t-0", "x", x="fetch")
+    for i in (1, 2, 3):
+        desk.wait(i, f"t-{i}", "x")
+    desk.end(4, other, z="memory")
+    late = [f"t-{4 + i / 1000}" for i in range(3000)]
+    for task in late:
+        desk.wait(float(task[2:]), task, "x")
+    fetch = desk.fetch(10, "a", "x")
+    desk.end(11, fetch, x="memory", **dict.fromkeys(["t-0", "t-1", "t-2", "t-3", *late], "ready"))
+    for i in range(4):
+        assert desk.waited(f"t-{i}") == {"queued.in_flight": 4 - i, "queued.head_of_line": 6, "network": 1}
+    for task in late:
+        assert desk.waited(task) == {"queued.head_of_line": round(10 - float(task[2:]), 9), "network": 1}
+
+
+def test_a_task_that_comes_while_nobody_holds_a_key_is_told_of_the_rest_alone(desk: Desk):
+    desk.wait(0, "early", "x", x="missing")
+    desk.wait(3, "late", "x")
+    desk.move(5, x="fetch")
+    fetch = desk.fetch(5, "a", "x")
+    desk.end(6, fetch, x="memory", early="ready", late="ready")
+    assert desk.waited("early") == {"missing": 5, "network": 1}
+    assert desk.waited("late") == {"missing": 2, "network": 1}
