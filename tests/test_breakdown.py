@@ -527,6 +527,12 @@ def test_foreign_spans():
     assert "None of the 1 span is from otel_worker" in told(draw("GET / |=|", scope="requests"))
 
 
+def test_a_peer_that_notes_late_that_its_reply_is_out_has_no_other_clock():
+    request, served = draw("request |  ==   |\n  get_data |   ====|")
+    other = replace(served, resource=Resource({"service.name": "w", "host.name": "h2"}))
+    assert "clocks" not in told([request, other])
+
+
 def test_clocks_that_differ_between_hosts():
     request, served = draw("request |  ==  |\n  get_data |==  |")
     other = replace(served, resource=Resource({"service.name": "w", "host.name": "h2"}))

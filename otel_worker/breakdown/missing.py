@@ -90,11 +90,12 @@ def _nobodys(ours: Ours) -> Iterator[str]:
 
 
 def _clocks(ours: Ours) -> Iterator[str]:
-    """A reply can't begin before its request, nor end after it, on one clock."""
+    """On one clock serving begins while the request is out. Its end tells nothing: the peer's event loop notes it late."""
     skews: dict[tuple[str, str], int] = defaultdict(int)
     for request, served in _pairs(ours):
-        apart = max(request.start - served.start, served.end - request.end)
-        if apart > 1_000_000 and request.resource != served.resource:
+        apart = max(request.start - served.start, served.start - request.end)
+        host = request.resource.host
+        if apart > 1_000_000 and request.resource != served.resource and not (host and host == served.resource.host):
             hosts = (request.resource.host or request.service, served.resource.host or served.service)
             skews[hosts] = max(skews[hosts], apart)
     for (one, other), apart in sorted(skews.items(), key=lambda item: -item[1])[:5]:
