@@ -346,6 +346,16 @@ def test_what_is_no_jaeger_is_one_sentence():
         read(address)
 
 
+def test_a_trace_that_comes_with_each_of_its_services_is_no_problem():
+    def answer(path: str) -> tuple[int, bytes]:
+        return 200, b'{"services":["dask-worker","dask-client"]}' if path == "/api/v3/services" else wrapped(LINES)
+
+    with server(answer) as address:
+        found = read(address)
+    assert len(found.spans) == 3
+    assert found.problems == ()
+
+
 def test_a_jaeger_without_our_services():
     with server(lambda _: (200, b'{"services":["x"]}')) as address, pytest.raises(SourceError, match="no service"):
         read(address)

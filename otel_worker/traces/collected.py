@@ -38,6 +38,7 @@ class Collected:
         self._count = 0
         self._resources: dict[str, Resource] = {}
         self._duplicates = 0
+        self.overlaps = False  # the source itself gives a span more than once, and no word is lost on it
 
     def __len__(self) -> int:
         return self._count
@@ -58,7 +59,7 @@ class Collected:
         if trace is None:
             trace = self._traces[span.trace_id] = {}
         if span.span_id in trace:
-            self._duplicates += 1
+            self._duplicates += not self.overlaps
         elif self._count < self.limits.max_spans:
             trace[span.span_id] = span
             self._count += 1

@@ -37,7 +37,9 @@ def add_jaeger(address: str, query: Query, into: Collected) -> None:
     """Raise SourceError where nothing can be read at all."""
     base = address if "://" in address else f"http://{address}"
     try:
-        for path in _paths(base, query, into):
+        paths = _paths(base, query, into)
+        into.overlaps = len(paths) > 1  # a trace comes with each of the services that take part in it
+        for path in paths:
             before = into.trace_count
             _add(base, path, query, into)
             _note_limit(into.trace_count - before, query, into)
