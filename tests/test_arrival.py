@@ -30,8 +30,13 @@ class SlowToUnpickle:
         return i
 
 
+TOOK: list[float] = []  # seconds of each slow unpickling, as it measured itself
+
+
 def unpickle_slowly(delay: float) -> SlowToUnpickle:
+    began = time.perf_counter()
     time.sleep(delay)
+    TOOK.append(time.perf_counter() - began)
     return SlowToUnpickle(delay)
 
 
@@ -40,16 +45,17 @@ def unpickle_slowly(delay: float) -> SlowToUnpickle:
 def test_unpickling_a_function_is_arrival(live: Live, delay: float):
     @cluster
     async def scenario(c: Client, s: Scheduler, a: Worker, b: Worker):
+        await c.submit(int, 1, key="warm-1", workers=[a.address])  # what decoding imports the first time
+        TOOK.clear()
         assert await c.submit(SlowToUnpickle(delay), 1, key="slow-1", workers=[a.address]) == 1
 
     scenario()
+    took = TOOK[-1]  # the scheduler's came before
     task = live.find("task slow", "slow-1")
-    assert task.attributes[names.ARRIVAL] == pytest.approx(delay, abs=max(0.1 * delay, 0.05))
+    assert task.attributes[names.ARRIVAL] == pytest.approx(took, abs=max(0.1 * took, 0.05))
     assert task.duration / 1e9 < delay
-    [blocked] = [
-        s for s in live.spans() if s.name == names.LOOP_BLOCKED and s.attributes[names.LOOP_CAUSE] == "arrival"
-    ]
-    assert blocked.duration / 1e9 == pytest.approx(delay, abs=max(0.1 * delay, 0.05))
+    spans = [s for s in live.spans() if s.name == names.LOOP_BLOCKED and s.attributes[names.LOOP_CAUSE] == "arrival"]
+    assert max(s.duration for s in spans) / 1e9 == pytest.approx(took, abs=max(0.1 * took, 0.05))
     live.check()
 
 
