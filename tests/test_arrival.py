@@ -73,8 +73,8 @@ def test_a_blocked_loop_names_the_task_that_blocked_it(live: Live):
     # Both workers share the loop; only the one that ran the task can name it.
     where = live.find("task culprit").attributes[names.WORKER_ADDRESS]
     spans = [s for s in live.spans() if s.name == names.LOOP_BLOCKED and s.attributes[names.WORKER_ADDRESS] == where]
-    blocked = max(spans, key=lambda s: s.duration)
-    assert blocked.attributes[names.LOOP_BLOCKED_BY] == "culprit-1"
+    # Others may be there: a first import blocks a loop, too.
+    [blocked] = [s for s in spans if s.attributes.get(names.LOOP_BLOCKED_BY) == "culprit-1"]
     assert blocked.attributes[names.LOOP_CAUSE] == "async_task"
     assert blocked.duration / 1e9 == pytest.approx(0.5, abs=0.05)
     live.check()
