@@ -67,6 +67,7 @@ async def block_the_loop(delay: float) -> None:
 def test_a_blocked_loop_names_the_task_that_blocked_it(live: Live):
     @cluster
     async def scenario(c: Client, s: Scheduler, a: Worker, b: Worker):
+        await c.submit(block_the_loop, 0.0, key="warm-1", workers=[a.address])  # what is imported the first time
         await c.submit(block_the_loop, 0.5, key="culprit-1", workers=[a.address])
 
     scenario()
