@@ -10,5 +10,5 @@ REAL_TIME = ("docker", "faults", "services", "slow")
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What runs in real time, beside whatever else a shared machine does, is asked again before it fails; pytest says so."""
     for item in items:
-        if any(item.get_closest_marker(marker) for marker in REAL_TIME):
+        if "live" in getattr(item, "fixturenames", ()) or any(item.get_closest_marker(m) for m in REAL_TIME):
             item.add_marker(pytest.mark.flaky(reruns=2))

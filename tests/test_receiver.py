@@ -8,6 +8,7 @@ import socket
 import threading
 import zlib
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -55,11 +56,10 @@ def export_one(exporter: SpanExporter) -> None:
 def post(receiver: Receiver, body: bytes, path: str = "/v1/traces", **headers: str) -> tuple[int, bytes]:
     connection = http.client.HTTPConnection("127.0.0.1", int(receiver.http_endpoint.rsplit(":", 1)[1]), timeout=20)
     named = {"Content-Type": "application/json", **{k.replace("_", "-"): v for k, v in headers.items()}}
-    connection.request("POST", path, body, named)
-    answer = connection.getresponse()
-    found = answer.status, answer.read()
-    connection.close()
-    return found
+    with closing(connection):  # also where it is refused or cut
+        connection.request("POST", path, body, named)
+        answer = connection.getresponse()
+        return answer.status, answer.read()
 
 
 @pytest.mark.parametrize("compression", [Compression.NoCompression, Compression.Gzip, Compression.Deflate])
