@@ -40,7 +40,7 @@ class DemoError(Exception):
 
 
 def run(folder: Path, delay: float) -> Path:
-    """Run the demo's cluster once; return the file of its spans. `delay` (s) is how long a slow value takes to pickle.
+    """Run the demo's cluster once; return the file of its spans. `delay` (s) is how long a slow value takes to unpickle.
 
     Raises DemoError if a process does not start, fails, or does not end.
     """

@@ -222,6 +222,11 @@ class Task:
         self.execute_parts: dict[str, int] | None = None
         self.span: Any = None  # an observer's own
 
+    @property
+    def urgency(self) -> tuple[int, ...]:
+        """Dask runs the smallest first."""
+        return self.priority or ()
+
 
 class Want:
     """A key that this worker wants from a peer: every stretch of its way, and the tasks that wait for it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from opentelemetry import trace
@@ -78,12 +79,14 @@ class FetchSpans:
             held: FetchHeld = fetch.span
             return held.prefix
         waiting = self._waiting(fetch)
-        return min(waiting, key=_urgency).prefix if waiting else names.REPLICA
+        return min(waiting, key=attrgetter("urgency")).prefix if waiting else names.REPLICA
 
     def _start_fetch(self, fetch: Fetch) -> FetchHeld | None:
         waiting = self._waiting(fetch)
         # Who joined while it connected can't enclose it: it is linked at the end.
-        parent = min((task for task in waiting if task.waiting <= fetch.issued), key=_urgency, default=None)
+        parent = min(
+            (task for task in waiting if task.waiting <= fetch.issued), key=attrgetter("urgency"), default=None
+        )
         if not self._emit.afford(2):
             self._emit.budget.count(DROPPED, 2)
             return None
@@ -323,10 +326,6 @@ PEER_PARTS = {
     names.REQUEST_PEER_SPILL: names.PEER_SPILL,
     names.REQUEST_PEER_SERIALIZE: names.PEER_SERIALIZE,
 }
-
-
-def _urgency(task: Task) -> tuple[int, ...]:
-    return task.priority or ()
 
 
 def _redact(address: str) -> str:

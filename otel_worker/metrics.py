@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from opentelemetry.metrics import CallbackOptions, Observation
@@ -134,7 +135,7 @@ def _state(task: Task) -> tuple[str, int]:
 def _dependent(fetch: Fetch) -> str:
     """The prefix of the most urgent task that this fetch is for."""
     waiting = [task for want in fetch.wants for task in want.waiters]
-    return min(waiting, key=lambda task: task.priority or ()).prefix if waiting else names.REPLICA
+    return min(waiting, key=attrgetter("urgency")).prefix if waiting else names.REPLICA
 
 
 def _add(sums: Sums, prefix: str, parts: Mapping[str, int]) -> None:

@@ -173,6 +173,10 @@ SERVICE_SCHEDULER = "dask-scheduler"
 STATE = "dask.task.state"
 ACTIVITY = "dask.activity"
 
+# --- the environment between `otel-worker run --record` and its workers ---------------------------------------------
+
+RECORD_VARIABLE = "OTEL_WORKER_RECORD"  # the folder in which each worker writes what it was told
+
 # --- metrics -------------------------------------------------------------------------------------------------------
 
 METRIC_STATE_TIME = "dask.task.state.time"

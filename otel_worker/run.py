@@ -9,6 +9,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+from otel_worker import names
 from otel_worker.demo import instrumented
 from otel_worker.receiver import Receiver
 
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-RECORD = "OTEL_WORKER_RECORD"  # where lab/preload.py writes what each worker was told
 PRELOAD = "DASK_DISTRIBUTED__WORKER__PRELOAD"
 PRELOAD_ARGV = "DASK_DISTRIBUTED__WORKER__PRELOAD_ARGV"
 
@@ -46,7 +46,7 @@ def _recording(folder: Path, environment: Mapping[str, str]) -> dict[str, str]:
     preloads = [*_listed(environment.get(PRELOAD, "")), "otel_worker.lab.preload"]
     arguments = [*_listed(environment.get(PRELOAD_ARGV, "")), *[[]] * len(preloads)][: len(preloads)]
     return {
-        RECORD: str(folder.absolute() / "fetches"),
+        names.RECORD_VARIABLE: str(folder.absolute() / "fetches"),
         PRELOAD: json.dumps(preloads),
         PRELOAD_ARGV: json.dumps(arguments),
     }

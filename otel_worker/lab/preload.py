@@ -5,15 +5,14 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from otel_worker import names
 from otel_worker.lab.recording import RecordFetches
-
-VARIABLE = "OTEL_WORKER_RECORD"
 
 _recorders: dict[int, RecordFetches] = {}
 
 
 def dask_setup(worker: Any) -> None:
-    directory = os.environ.get(VARIABLE)
+    directory = os.environ.get(names.RECORD_VARIABLE)
     if directory:
         _recorders[id(worker)] = recorder = RecordFetches(directory)
         recorder.setup(worker)
