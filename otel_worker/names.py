@@ -33,6 +33,15 @@ UNSPILL_DESERIALIZE = "unspill.deserialize"
 TASKS = "tasks"  # + prefix; one span that stands for many tasks
 LOOP_BLOCKED = "event_loop.blocked"
 
+TASK_STUCK = "task.stuck"  # the name of its one event, too
+# P2P shuffles and rechunks; the first three in a task's `run`
+SHUFFLE_TRANSFER = "shuffle.transfer"
+SHUFFLE_BARRIER = "shuffle.barrier"
+SHUFFLE_UNPACK = "shuffle.unpack"
+SHUFFLE_SEND = "shuffle.send"
+SHUFFLE_RECEIVE = "shuffle_receive"
+SHUFFLE_WRITE = "shuffle.write"
+SHUFFLE_FLUSH = "shuffle.flush"
 # --- attributes ----------------------------------------------------------------------------------------------------
 
 TASK_KEY = "dask.task.key"
@@ -104,6 +113,16 @@ SPILL_NBYTES = "dask.spill.nbytes"  # on disk
 
 TASKS_COUNT = "dask.tasks.count"
 TASKS_MIN = "dask.tasks.min"  # seconds of the quickest, without `ready`
+SHUFFLE_ID = "dask.shuffle.id"
+SHUFFLE_RUN_ID = "dask.shuffle.run_id"
+SHUFFLE_PARTITION = "dask.shuffle.partition"  # index of the partition that goes in or comes out
+SHUFFLE_PARTITIONS = "dask.shuffle.partitions"  # how many partitions the shards of this batch come from
+SHUFFLE_NBYTES = "dask.shuffle.nbytes"
+SHUFFLE_TIME_PREFIX = "dask.shuffle.time."  # + activity, seconds
+
+STUCK_STATE = "dask.stuck.state"  # what a stuck task does, as `otel-worker open` says it
+STUCK_PHASE = "dask.stuck.phase"
+
 TASKS_MAX = "dask.tasks.max"  # seconds of the slowest, whose key is `dask.task.key`
 TASKS_OUTCOMES = "dask.tasks.outcomes"  # as "memory: 12"
 TASKS_ERRORS = "dask.tasks.errors"  # as "ValueError: 3"
@@ -183,6 +202,10 @@ METRIC_STATE_TIME = "dask.task.state.time"
 METRIC_STATE_ENTERED = "dask.task.state.entered"
 METRIC_WAIT_TIME = "dask.task.wait.time"
 METRIC_EXECUTE_TIME = "dask.task.execute.time"
+# --- what a worker answers to who asks it ---------------------------------------------------------------------------
+
+OPERATION = "otel_worker"  # Dask's `op`
+
 METRIC_ARRIVAL_TIME = "dask.task.arrival.time"
 METRIC_FETCH_TIME = "dask.fetch.time"
 METRIC_FETCH_DURATION = "dask.fetch.duration"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from opentelemetry import context as context_api
 
-from otel_worker import wire
+from otel_worker import answers, wire
 from otel_worker.budget import Budget
 from otel_worker.endings import Endings
 from otel_worker.facts import Clock, Failure, Fetch, Serve, SpillOp, Task, readable
@@ -24,6 +24,7 @@ from otel_worker.metrics import Instruments, WorkerMetrics
 from otel_worker.recorder import Recorder
 from otel_worker.spans import Emitter
 from otel_worker.submissions import Submission, Submissions
+from otel_worker.stuck import Stuck
 from otel_worker.task_spans import TaskSpans
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ class WorkerSpans:
         self.interval_ends = 0
 
 
+        self.stuck: Stuck | None = None
 class Runtime:
     """The state of one `instrument()`."""
 
@@ -119,6 +121,8 @@ class Runtime:
         recorder.observers += [_guarded(metrics, "metrics", self.guard), _guarded(spans, "spans", self.guard)]
         self.by_counter[worker.state.task_counter] = recorder
         self.by_worker[id(worker)] = recorder
+        spans.stuck = Stuck(recorder, emitter, now)
+        answers.bind(self, worker)
         slow = _slow(worker)
         if slow is not None:
             self.by_slow[id(slow)] = recorder
@@ -460,6 +464,8 @@ OBSERVED = ("task_ended", "fetch_ended", "serve_ended", "spill_ended", "key_rele
 def _slow(worker: Any) -> Any:
     """The `Slow` of a worker that spills, else None (`data` may be any mapping)."""
     data = getattr(worker, "data", None)
+        if spans is not None and spans.stuck is not None and now >= spans.stuck.due:
+            self.guard("stuck", spans.stuck.look)(now)
     return getattr(data, "_slow_uncached", None)
 
 

@@ -35,6 +35,7 @@ class Settings:
     metrics_by_prefix: activities are also told by the prefix of the dependent.
     max_prefixes: prefixes that one worker tells apart in its metrics; the rest counts as `other`.
     flush_timeout: seconds that closing a worker may wait for the exporter.
+    stuck_after: seconds without computing after which a task is told as stuck; 0 turns it off.
 
     """
 
@@ -51,6 +52,7 @@ class Settings:
     metrics_by_prefix: bool = False
     max_prefixes: int = 50
     flush_timeout: float = 2.0
+    stuck_after: float = 60.0
 
     @property
     def min_phase_ns(self) -> int:

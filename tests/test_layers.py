@@ -19,7 +19,7 @@ PACKAGE = Path(otel_worker.__file__).parent
 DASK = {"dask", "distributed"}
 
 # Facts, and the arithmetic on them: the standard library, and each other in this order.
-PURE = ("names", "version", "guard", "budget", "facts", "waits", "reasons", "recorder", "settings")
+PURE = ("names", "version", "guard", "budget", "facts", "waits", "reasons", "recorder", "settings", "openings")
 # What observers may build on: the vocabulary, the facts, and each other, but never Dask's objects.
 OBSERVERS = (
     "wire",
@@ -33,8 +33,10 @@ OBSERVERS = (
     "providers",
     "endings",
 )
+    "stuck",
+    "quiet",
 # The rest of what runs inside a worker. Only `hooks`, and `runtime` for it, know Dask.
-INSIDE = ("comm_proxy", "patches", "hooks", "runtime", "instrumentor")
+INSIDE = ("comm_proxy", "answers", "patches", "hooks", "runtime", "instrumentor")
 # Ways to switch us on where `opentelemetry-instrument` does not: they may configure the SDK.
 SWITCHES = ("preload", "plugin", "remote", "sdk")
 RUNTIME = {*PURE, *OBSERVERS, *INSIDE} - {"names", "version"}
@@ -50,6 +52,7 @@ ARROWS = {
     "waits": {"names", "facts"},
     "recorder": {"names", "facts", "waits", "reasons"},
     "guard": set(),
+    "openings": {"names", "facts", "waits", "reasons", "recorder"},
     "budget": {"names"},
     "settings": {"names"},
     "wire": {"names"},

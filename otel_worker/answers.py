@@ -1,0 +1,84 @@
+"""What a worker with us tells those who ask it: a handler beside Dask's own, called by nobody otherwise.
+
+`otel-worker open` asks for what is open, a dashboard for sums. All that goes out is plain numbers and texts.
+"""
+
+from __future__ import annotations
+
+import weakref
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Any
+
+from otel_worker import names
+from otel_worker.facts import readable
+from otel_worker.openings import longest
+from otel_worker.version import __version__
+
+if TYPE_CHECKING:
+    from otel_worker.metrics import WorkerMetrics
+    from otel_worker.openings import Opening, Phase
+    from otel_worker.recorder import Recorder
+    from otel_worker.runtime import Runtime
+
+MAX_OPENINGS = 10_000  # in one answer
+
+
+def bind(runtime: Runtime, worker: Any) -> None:
+    """From now on `worker` answers. It holds no runtime: once that is gone, it says that we are off."""
+    held, identity = weakref.ref(runtime), id(worker)
+
+    def otel_worker(what: str = "open", most: int = 100) -> dict[str, Any]:
+        asked = held()
+        recorder = asked.by_worker.get(identity) if asked is not None else None
+        if asked is None or recorder is None:
+            return {"version": __version__, "on": False}
+        now = perf_counter_ns()
+        about = {"version": __version__, "on": True, "name": recorder.name}
+        if what == "sums":
+            return about | sums(recorder, asked.instruments.workers.get(recorder), now)
+        return about | opened(recorder, now, min(max(0, most), MAX_OPENINGS), asked.settings.max_key_length)
+
+    worker.handlers[names.OPERATION] = otel_worker
+
+
+def opened(recorder: Recorder, now: int, most: int, max_length: int) -> dict[str, Any]:
+    """The `most` that are open for longest, the longest first; seconds."""
+    found, count = longest(recorder, now, most)
+    return {"open": [_told(opening, phase, now, max_length) for opening, phase in found], "count": count}
+
+
+def _told(opening: Opening, phase: Phase, now: int, max_length: int) -> dict[str, Any]:
+    key = opening.key if isinstance(opening.key, str) else str(opening.key)
+    return {
+        "kind": opening.kind,
+        "key": readable(key, max_length),
+        "keys": opening.keys,
+        "state": opening.state,
+        "seconds": (now - opening.since) / 1e9,
+        "phase": phase.name,
+        "phase_seconds": (now - phase.since) / 1e9,
+        "peer": phase.peer,
+    }
+
+
+def sums(recorder: Recorder, metrics: WorkerMetrics | None, now: int) -> dict[str, Any]:
+    """Seconds by activity since the worker was switched on, tasks by prefix and state, and the oldest by state."""
+    cells = list(recorder.states.items())
+    about: dict[str, Any] = {
+        "states": [
+            [prefix, state, cell[0], (cell[0] * now - cell[1]) / 1e9, cell[2]] for (prefix, state), cell in cells
+        ]
+    }
+    if metrics is not None:
+        for name in ("wait", "execute", "fetch", "serve", "spill"):
+            about[name] = _by_activity(getattr(metrics, name))
+        about["oldest"] = metrics.oldest(now)
+        about["spans"] = dict(metrics.spans())
+    return about
+
+
+def _by_activity(held: dict[tuple[str, str], int]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for (_, activity), ns in held.items():
+        found[activity] = found.get(activity, 0.0) + ns / 1e9
+    return found
