@@ -1,0 +1,194 @@
+"""What observing costs: CPU of workers, scheduler and client, with us and without, interleaved on live clusters.
+
+    scripts/bench [--quick] [--rounds N] [--variants ours,bare] [--workloads no-op] [--out FILE]
+
+Every variant has a cluster of real processes. All are up at once and stopped by signal, save the one that is measured;
+so the machine's slow swings meet all variants alike. A ratio is taken within a round, against the bare cluster of that
+round; the table has the median of these ratios and its bootstrap interval.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.clusters import ROOT, BenchmarkError, Cluster
+from benchmarks.spread import spread
+from benchmarks.variants import BARE, VARIANTS, Variant
+from benchmarks.work import WORKLOADS
+from tests.services import Process
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+TASKS = {"no-op": 2000, "10 ms": 150, "transfers": 600, "spill": 800}
+QUICK_TASKS = {"no-op": 1000, "10 ms": 50, "transfers": 200, "spill": 300}
+WHO = ("workers", "scheduler", "client", "wall")
+Samples = dict[tuple[str, str, str], list[float]]  # (workload, variant, who) -> seconds, a round each
+
+
+def collector(folder: Path) -> Process:
+    """A real Collector that keeps nothing."""
+    command = [sys.executable, str(ROOT / "scripts" / "build-services"), "--cached"]
+    answer = subprocess.run(command, capture_output=True, text=True, check=False)
+    if answer.returncode:
+        raise BenchmarkError(answer.stderr.strip())
+    binary = Path(answer.stdout.splitlines()[0])
+    variables = ("OTELCOL_GRPC_ENDPOINT", "OTELCOL_METRICS_PORT")
+    process = Process(binary, ROOT / "benchmarks" / "collector.yaml", folder / "collector.log", variables)
+    process.start()
+    return process
+
+
+class Bench:
+    """Measures rounds on clusters that live as long as a generation."""
+
+    def __init__(self, variants: Sequence[Variant], tasks: dict[str, int], folder: Path) -> None:
+        self.variants = variants
+        self.tasks = tasks
+        self.folder = folder
+        self.samples: Samples = {}
+        self.told: dict[str, Any] = {}
+        self.service = collector(folder)
+
+    def generation(self, number: int, rounds: int) -> None:
+        """Start all clusters anew: what differs from process to process (hashes, memory) is drawn again."""
+        endpoint = f"http://{self.service.endpoints['OTELCOL_GRPC_ENDPOINT']}"
+        clusters = []
+        try:
+            for variant in self.variants:
+                place = self.folder / f"{number}-{variant.name.replace(' ', '-')}"
+                clusters.append(Cluster(variant, place, endpoint))
+                clusters[-1].ready()
+                self._visit(clusters[-1], {name: count // 4 for name, count in self.tasks.items()})  # warm it up
+                clusters[-1].pause()
+            for index in range(rounds):
+                self._round(clusters, index)
+            for cluster in clusters:
+                cluster.resume()
+                self.told[cluster.variant.name] = cluster.order("tell")
+        finally:
+            with ThreadPoolExecutor(len(clusters) or 1) as pool:
+                list(pool.map(Cluster.kill, clusters))
+
+    def _round(self, clusters: list[Cluster], index: int) -> None:
+        """Each cluster once; who comes first is another one each time."""
+        first = index * 2 % len(clusters)
+        for cluster in clusters[first:] + clusters[:first]:
+            cluster.resume()
+            for workload, spent in self._visit(cluster, self.tasks):
+                for who, seconds in spent.items():
+                    self.samples.setdefault((workload, cluster.variant.name, who), []).append(seconds)
+            cluster.pause()
+
+    @staticmethod
+    def _visit(cluster: Cluster, tasks: dict[str, int]) -> list[tuple[str, dict[str, float]]]:
+        cluster.order("settle")
+        measured = []
+        for workload, count in tasks.items():
+            before = cluster.cpu()
+            answer = cluster.order(workload, tasks=count)
+            after = cluster.cpu()
+            measured.append((workload, {who: after[who] - before[who] for who in after} | answer))
+        return measured
+
+    def close(self) -> None:
+        self.service.kill()
+
+
+def ratios(samples: Samples, workload: str, variant: str, who: str) -> list[float]:
+    """What `variant` took beyond bare, round by round, in percent."""
+    ours, bare = samples[workload, variant, who], samples[workload, BARE.name, who]
+    return [(a / b - 1) * 100 for a, b in zip(ours, bare, strict=True)]
+
+
+def table(samples: Samples, variants: Sequence[Variant], tasks: dict[str, int]) -> Iterator[str]:
+    """Markdown: a table a workload."""
+    for workload, count in tasks.items():
+        yield f"\n### {workload}: {count} tasks\n"
+        yield f"| variant | {' | '.join(f'{who} µs a task | beyond bare' for who in WHO)} |"
+        yield "|---" * (1 + 2 * len(WHO)) + "|"
+        for variant in variants:
+            cells = []
+            for who in WHO:
+                cells.append(f"{spread(samples[workload, variant.name, who]).median / count * 1e6:,.0f}")
+                if variant is BARE:
+                    cells.append("")
+                    continue
+                found = spread(ratios(samples, workload, variant.name, who))
+                cells.append(f"{found.median:+.1f} % ({found.low:+.1f} to {found.high:+.1f})")
+            yield f"| {variant.name} | {' | '.join(cells)} |"
+
+
+def legend(variants: Sequence[Variant], told: dict[str, Any]) -> Iterator[str]:
+    yield "\n| variant | what | spans of a worker, by outcome | metrics, CPU ms an export | annotation in the scheduler, bytes |"
+    yield "|---|---|---|---|---|"
+    for variant in variants:
+        about = told.get(variant.name, {})
+        spans = "; ".join(", ".join(f"{v:,} {k}" for k, v in one.items() if v) for one in about.get("spans", ()))
+        exports = ", ".join(f"{seconds * 1e3:.0f}" for seconds in about.get("metrics", ()))
+        size = about.get("scheduler", {})
+        yield f"| {variant.name} | {variant.about} | {spans} | {exports} | {size.get('memory', 0)} |"
+
+
+def chosen(names: str, known: Sequence[str], what: str) -> list[str]:
+    wanted = [name.strip() for name in names.split(",")] if names else list(known)
+    if unknown := [name for name in wanted if name not in known]:
+        sys.exit(f"overhead: no {what} is called {', '.join(unknown)}; there are {', '.join(known)}")
+    return wanted
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="within three minutes: shorter, and fewer rounds")
+    parser.add_argument("--rounds", type=int, help="rounds a generation (default 8; quick: 4)")
+    parser.add_argument("--generations", type=int, help="how often all clusters are started anew (default 2; quick: 1)")
+    parser.add_argument("--variants", default="", help="comma-separated; bare is always among them")
+    parser.add_argument("--workloads", default="", help="comma-separated")
+    parser.add_argument("--out", type=Path, help="write every sample as JSON to this file")
+    return parser.parse_args()
+
+
+def measure(bench: Bench, generations: int, rounds: int) -> None:
+    begun = time.monotonic()
+    for generation in range(generations):
+        bench.generation(generation, rounds)
+        print(f"generation {generation + 1} of {generations}: {time.monotonic() - begun:.0f} s", file=sys.stderr)
+
+
+def main() -> None:
+    asked = arguments()
+    names = chosen(asked.variants, [variant.name for variant in VARIANTS], "variant")
+    variants = [variant for variant in VARIANTS if variant is BARE or variant.name in names]
+    counts = QUICK_TASKS if asked.quick else TASKS
+    tasks = {name: counts[name] for name in chosen(asked.workloads, list(WORKLOADS), "workload")}
+    rounds, generations = asked.rounds or (4 if asked.quick else 8), asked.generations or (1 if asked.quick else 2)
+    folder = Path(tempfile.mkdtemp(prefix="otel-worker-bench-"))
+    try:
+        bench = Bench(variants, tasks, folder)
+        try:
+            measure(bench, generations, rounds)
+        finally:
+            bench.close()
+    except BenchmarkError as error:
+        sys.exit(f"overhead: {error}")
+    print("\n".join([*table(bench.samples, variants, tasks), *legend(variants, bench.told)]))
+    if asked.out:
+        samples = [
+            {"workload": workload, "variant": variant, "who": who, "tasks": tasks[workload], "seconds": seconds}
+            for (workload, variant, who), seconds in bench.samples.items()
+        ]
+        asked.out.write_text(json.dumps({"samples": samples, "told": bench.told}, indent=1))
+    shutil.rmtree(folder)
+
+
+if __name__ == "__main__":
+    main()
