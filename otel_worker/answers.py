@@ -39,6 +39,8 @@ def bind(runtime: Runtime, worker: Any) -> None:
         return about | opened(recorder, now, min(max(0, most), MAX_OPENINGS), asked.settings.max_key_length)
 
     worker.handlers[names.OPERATION] = otel_worker
+    # Told with each heartbeat, so that nobody asks a worker without us; no number, which would be a column of Dask's table.
+    worker.metrics[names.OPERATION] = lambda _: {"version": __version__}
 
 
 def opened(recorder: Recorder, now: int, most: int, max_length: int) -> dict[str, Any]:

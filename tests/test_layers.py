@@ -147,6 +147,8 @@ def test_arrows(layer: str):
     assert found == []
 
 
+    "survey",
+    "scheduler",
 @pytest.mark.parametrize("layer", PURE)
 def test_facts_and_their_arithmetic_need_the_standard_library_alone(layer: str):
     assert [i for i in imports(layer) if i.other] == []

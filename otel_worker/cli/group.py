@@ -24,6 +24,7 @@ COMMANDS: Final = {
         "otel_worker.cli.demo", "demo", "Run a small cluster of real processes and show where its time went."
     ),
     "lab": _Late("otel_worker.lab.command", "lab", "Try policies for fetching data on Dask's own state machine."),
+    "open": _Late("otel_worker.cli.open", "open_", "Show what is open right now on every worker."),
     "report": _Late("otel_worker.cli.report", "report", "Say where the time of tasks went."),
     "run": _Late("otel_worker.cli.run", "run", "Run a Dask program and say where its time went."),
     "tree": _Late("otel_worker.cli.tree", "tree", "Print traces as trees."),
