@@ -273,6 +273,7 @@ class Fetch:
         "failure",
         "finished",
         "first_byte",
+        "gather",
         "handshaking",
         "issued",
         "keys",
@@ -327,6 +328,7 @@ class Fetch:
         self.peer_loop = self.peer_unspill = self.peer_spill = self.peer_serialize = 0
         self.wants: list[Want] = []
         self.wished: list[int] = []  # since when each wanted key was to be requested
+        self.gather: Gather | None = None  # what asked for it, if not the state machine
         self.spills: list[SpillOp] | None = None
         self.span: Any = None  # an observer's own
 
@@ -361,7 +363,7 @@ class Serve:
         self.recorder = recorder
         self.keys = keys
         self.peer = readable(who, MAX_PREFIX) if isinstance(who, str) else ""
-        self.peer_kind = "worker" if who else "client"
+        self.peer_kind = "worker" if who else "unknown"  # Dask: only workers say who they are
         self.offset = recorder.clock.offset
         self.loop = loop
         self.begun = now
@@ -379,7 +381,38 @@ class Serve:
         return sum(op.total for op in self.spills or () if op.reading is reading)
 
 
-Cause = Task | Fetch | Serve
+class Gather:
+    """One call of `Worker.gather`: the scheduler makes this worker fetch keys, past the state machine."""
+
+    __slots__ = (
+        "begun",
+        "ended",
+        "failure",
+        "keys",
+        "nbytes",
+        "offset",
+        "open",
+        "outcome",
+        "recorder",
+        "span",
+        "spills",
+    )
+
+    def __init__(self, keys: Collection[Key], recorder: Recorder, now: int) -> None:
+        self.recorder = recorder
+        self.keys = keys
+        self.offset = recorder.clock.offset
+        self.begun = now
+        self.ended = 0
+        self.nbytes = 0
+        self.outcome = ""
+        self.failure: Failure | None = None
+        self.open: set[Fetch] = set()  # its requests that are under way
+        self.spills: list[SpillOp] | None = None
+        self.span: Any = None  # an observer's own
+
+
+Cause = Task | Fetch | Serve | Gather
 
 
 class Blocked(NamedTuple):
@@ -398,6 +431,7 @@ class Observer(Protocol):
     def task_ended(self, task: Task) -> None: ...
     def fetch_ended(self, fetch: Fetch) -> None: ...
     def serve_ended(self, serve: Serve) -> None: ...
+    def gather_ended(self, gather: Gather) -> None: ...
     def spill_ended(self, op: SpillOp) -> None: ...
     def loop_blocked(self, blocked: Blocked) -> None: ...
     def key_released(self, key: Hashable) -> None: ...

@@ -10,6 +10,7 @@ from opentelemetry.trace import Link, SpanKind
 
 from otel_worker import names, waits, wire
 from otel_worker.budget import DROPPED, UNSAMPLED
+from otel_worker.gather_spans import GatherSpans
 from otel_worker.spans import GAP, in_seconds, seconds
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ class FetchSpans:
     def __init__(self, emitter: Emitter, tasks: TaskSpans) -> None:
         self._emit = emitter
         self._tasks = tasks
+        self.gathers = GatherSpans(emitter)
 
     # --- a fetch: decided when its request is sent -------------------------------------------------------------------------
 
@@ -92,6 +94,8 @@ class FetchSpans:
             return None
         above = self._tasks.waiting_span(parent) if parent is not None else None
         context = wire.EMPTY if above is None else trace.set_span_in_context(above, wire.EMPTY)
+        if fetch.gather is not None:
+            context = self.gathers.context(fetch.gather)
         begin = min(fetch.wished, default=fetch.issued) or fetch.issued
         if parent is not None and above is not None:
             begin = max(begin, parent.waiting)
@@ -105,13 +109,14 @@ class FetchSpans:
 
     def _describe(self, fetch: Fetch, waiting: list[Task], prefix: str) -> Attributes:
         keys = self._emit.texts(fetch.keys)
+        reason = names.REASON_GATHER if fetch.gather is not None else "dependency" if waiting else "replica"
         return {
             names.TASK_PREFIX: prefix,
             names.PEER_ADDRESS: _redact(fetch.peer),
             names.FETCH_KEYS: keys,
             names.FETCH_KEY_COUNT: len(fetch.keys),
             names.FETCH_NBYTES: fetch.nbytes,
-            names.FETCH_REASON: "dependency" if waiting else "replica",
+            names.FETCH_REASON: reason,
         }
 
     # --- a fetch: its end ----------------------------------------------------------------------------------------------------

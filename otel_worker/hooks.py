@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from asyncio import get_running_loop
 from contextvars import ContextVar
-from functools import wraps
+from functools import partial, wraps
 from time import perf_counter_ns as now
 from typing import TYPE_CHECKING, Any
 
 from otel_worker import wire
 from otel_worker.comm_proxy import CommProxy
-from otel_worker.facts import Fetch, Serve, Task
+from otel_worker.facts import Fetch, Gather, Serve, Task
 from otel_worker.patches import Patch
 
 if TYPE_CHECKING:
@@ -35,6 +35,9 @@ PATIENCE = 1.0
 # The recorder of the worker whose stream from the scheduler is read in this context.
 STREAM: ContextVar[Recorder | None] = ContextVar("otel_worker_stream", default=None)
 
+# What the owner of the pool that connects in this context says of itself.
+ROLE: ContextVar[dict[str, Any] | None] = ContextVar("otel_worker_role", default=None)
+
 STATE_MACHINE = "distributed.worker_state_machine"
 WORKER = "distributed.worker"
 CORE = "distributed.core"
@@ -49,6 +52,8 @@ TABLE: tuple[Patch, ...] = (
     Patch(WORKER, "Worker", "execute", "execute", ("self", "key", "stimulus_id")),
     Patch(WORKER, "Worker", "gather_dep", "gather_dep", ("self", "worker", "to_gather", "total_nbytes", "stimulus_id")),
     Patch(WORKER, "Worker", "get_data", "get_data", ("self", "comm", "keys", "who", "serializers")),
+    Patch(WORKER, "Worker", "gather", "gather", ("self", "who_has")),
+    Patch(WORKER, "", "get_data_from_worker", "get_data_from_worker", ("rpc", "keys", "worker")),
     Patch(WORKER, "", "_run_task", "run_task", ("task", "data", "execution_state", "key")),
     Patch(WORKER, "", "_run_task_async", "run_task_async", ("task", "data", "time_delay")),
     Patch(WORKER, "", "run_in_executor_with_context", "run_in_executor", ("executor", "func")),
@@ -248,12 +253,21 @@ class Hooks:
     # --- a fetch ---------------------------------------------------------------------------------------------------------------
 
     def pool_connect(self, original: Any) -> Any:
+        role = self._safe("role", self._runtime.owner_role)
+
+        async def announcing(told: Any, connecting: Any) -> Any:
+            token = ROLE.set(told)
+            try:
+                return await connecting
+            finally:
+                ROLE.reset(token)
+
         def _connect(self: Any, *args: Any, **kwargs: Any) -> Any:
             record = CURRENT.get()
             if type(record) is Fetch and not record.connecting and not record.sent:
                 record.connecting = now()
                 record.reused = False
-            return original(self, *args, **kwargs)
+            return announcing(role(self), original(self, *args, **kwargs))
 
         return _connect
 
@@ -261,6 +275,9 @@ class Hooks:
         failed = self._safe("connect", self._runtime.fetch_failed)
 
         def connect(*args: Any, **kwargs: Any) -> Any:
+            if (told := ROLE.get()) is not None:
+                ROLE.set(None)  # inproc starts the other side in a copy of this context
+                kwargs["handshake_overrides"] = {**(kwargs.get("handshake_overrides") or {}), **told}
             record = CURRENT.get()
             if type(record) is Fetch and record.connecting and not record.sent:
                 record.dialling = now()
@@ -384,6 +401,34 @@ class Hooks:
 
         return offload
 
+    # --- gathers -----------------------------------------------------------------------------------------------------------------
+
+    def gather(self, original: Any) -> Any:
+        """Bound into the handlers of each worker, as `get_data`."""
+        began = self._safe("gather", self._runtime.gather_began)
+        ended = self._safe("gather_end", self._runtime.gather_ended)
+
+        async def gather(self: Any, who_has: Any, *args: Any, **kwargs: Any) -> Any:
+            record = began(self, who_has, now())
+            if record is None:
+                return await original(self, who_has, *args, **kwargs)
+            told = partial(ended, self, record)
+            return await _below(record, original(self, who_has, *args, **kwargs), told)
+
+        return gather
+
+    def get_data_from_worker(self, original: Any) -> Any:
+        asks = self._safe("gather_asks", self._runtime.gather_asks)
+        asked = self._safe("gather_asked", self._runtime.gather_asked)
+
+        def get_data_from_worker(rpc: Any, keys: Any, worker: Any, **kwargs: Any) -> Any:
+            gather = CURRENT.get()
+            if type(gather) is not Gather or (record := asks(gather, worker, keys, now())) is None:
+                return original(rpc, keys, worker, **kwargs)
+            return _below(record, original(rpc, keys, worker, **kwargs), partial(asked, gather, record))
+
+        return get_data_from_worker
+
     # --- serving -----------------------------------------------------------------------------------------------------------------
 
     def get_data(self, original: Any) -> Any:
@@ -396,7 +441,7 @@ class Hooks:
             self: Any, comm: Any, keys: Any, who: Any = None, serializers: Any = None, **extra: Any
         ) -> Any:
             carrier = extra.pop(wire.KEY, None)
-            record = began(self, keys, who, carrier, now())
+            record = began(self, comm, keys, who, carrier, now())
             if record is None:
                 return await original(self, comm, keys, who=who, serializers=serializers, **extra)
             token = CURRENT.set(record)
@@ -508,6 +553,21 @@ class Hooks:
             return result
 
         return future_ended
+
+
+async def _below(record: Cause, awaitable: Any, ended: Any) -> Any:
+    """Await with `record` current; say then what came of it."""
+    token = CURRENT.set(record)
+    result = error = None
+    try:
+        result = await awaitable
+    except BaseException as caught:
+        error = caught
+        raise
+    finally:
+        CURRENT.reset(token)
+        ended(result, error, now())
+    return result
 
 
 async def _noting(awaitable: Any, failed: Any, record: Fetch) -> Any:

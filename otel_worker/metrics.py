@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from opentelemetry.metrics import Histogram, Meter
 
-    from otel_worker.facts import Blocked, Fetch, Serve, SpillOp, Task
+    from otel_worker.facts import Blocked, Fetch, Gather, Serve, SpillOp, Task
     from otel_worker.recorder import Recorder
     from otel_worker.settings import Settings
 
@@ -75,6 +75,9 @@ class WorkerMetrics:
         _add(self.spill, "", {write: op.io, code: max(0, op.total - op.io)})
         if op.failure is None:
             _add(self.spill_io, "", {write: op.nbytes})
+
+    def gather_ended(self, gather: Gather) -> None:
+        """Its requests are told as fetches."""
 
     def loop_blocked(self, blocked: Blocked) -> None:
         """The histogram of the lag tells it."""

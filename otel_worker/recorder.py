@@ -11,7 +11,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from otel_worker import names, waits
-from otel_worker.facts import Blocked, Clock, Failure, Fetch, Key, Part, Serve, SpillOp, Task, Want
+from otel_worker.facts import Blocked, Clock, Failure, Fetch, Gather, Key, Part, Serve, SpillOp, Task, Want
 from otel_worker.reasons import Clocks
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ class Recorder:
         "clock",
         "clocks",
         "fetches",
+        "gathers",
         "last",
         "loop_blocked",
         "name",
@@ -65,6 +66,7 @@ class Recorder:
         self.wants: dict[Key, Want] = {}
         self.fetches: dict[str, Fetch] = {}
         self.serves: set[Serve] = set()
+        self.gathers: set[Gather] = set()
         # (prefix, state) -> tasks in it, sum of the times of entering minus leaving, tasks that entered
         self.states: dict[tuple[str, str], list[int]] = {}
         self.last = now  # when the last transitions were over
@@ -366,6 +368,43 @@ class Recorder:
         self.clocks.busy_ended(peer)
         self._forget_peers()
 
+    # --- gathers ---------------------------------------------------------------------------------------------------
+
+    def gather_began(self, keys: Collection[Key], now: int) -> Gather:
+        gather = Gather(keys, self, now)
+        self.gathers.add(gather)
+        return gather
+
+    def gather_asks(self, gather: Gather, peer: str, keys: Collection[Key], now: int) -> Fetch:
+        """One request of a gather. Dask's limits and clocks know nothing of it."""
+        fetch = Fetch(peer, keys, 0, self, now, now)
+        fetch.gather = gather
+        gather.open.add(fetch)
+        return fetch
+
+    def gather_asked(
+        self, gather: Gather, fetch: Fetch, outcome: str, now: int, *, failure: Failure | None, received: int
+    ) -> None:
+        if fetch not in gather.open:
+            return
+        gather.open.remove(fetch)
+        fetch.finished = fetch.stored = now
+        fetch.outcome, fetch.failure = outcome, failure
+        fetch.missing_keys = len(fetch.keys) - received if outcome == "success" else 0
+        for observer in self.observers:
+            observer.fetch_ended(fetch)
+
+    def gather_ended(self, gather: Gather, outcome: str, now: int, *, failure: Failure | None = None) -> None:
+        if gather.ended:
+            return
+        for fetch in list(gather.open):
+            self.gather_asked(gather, fetch, "closed", now, failure=None, received=0)
+        gather.ended = now
+        gather.outcome, gather.failure = outcome, failure
+        self.gathers.discard(gather)
+        for observer in self.observers:
+            observer.gather_ended(gather)
+
     # --- serving ---------------------------------------------------------------------------------------------------
 
     def serve_began(self, keys: Collection[Key], who: str | None, now: int) -> Serve:
@@ -459,6 +498,8 @@ class Recorder:
             self.fetch_ended(fetch)
         for serve in list(self.serves):
             self.serve_ended(serve, "closed", now)
+        for gather in list(self.gathers):
+            self.gather_ended(gather, "closed", now)
         for task in list(self.tasks.values()):
             self.task_ended(task, "closed", now)
         for want in list(self.wants.values()):
@@ -471,5 +512,6 @@ class Recorder:
             "wants": len(self.wants),
             "fetches": len(self.fetches),
             "serves": len(self.serves),
+            "gathers": len(self.gathers),
             "peers": len(self.clocks.peers),
         }

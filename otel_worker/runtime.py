@@ -18,13 +18,13 @@ from opentelemetry import context as context_api
 from otel_worker import answers, wire
 from otel_worker.budget import Budget
 from otel_worker.endings import Endings
-from otel_worker.facts import Clock, Failure, Fetch, Serve, SpillOp, Task, readable
+from otel_worker.facts import Clock, Failure, Fetch, Gather, Serve, SpillOp, Task, readable
 from otel_worker.fetch_spans import FetchSpans
 from otel_worker.metrics import Instruments, WorkerMetrics
 from otel_worker.recorder import Recorder
 from otel_worker.spans import Emitter
-from otel_worker.submissions import Submission, Submissions
 from otel_worker.stuck import Stuck
+from otel_worker.submissions import Submission, Submissions
 from otel_worker.task_spans import TaskSpans
 
 if TYPE_CHECKING:
@@ -62,13 +62,15 @@ class WorkerSpans:
         self.key_released = self.tasks.key_released
         self.fetch_ended = self.fetches.fetch_ended
         self.serve_ended = self.fetches.serve_ended
+        self.gather_ended = self.fetches.gathers.gather_ended
         self.spill_ended = self.fetches.spill_ended
         self.loop_blocked = self.fetches.loop_blocked
         self.end_interval = self.tasks.end_interval
         self.interval_ends = 0
 
-
         self.stuck: Stuck | None = None
+
+
 class Runtime:
     """The state of one `instrument()`."""
 
@@ -141,10 +143,10 @@ class Runtime:
             self.guard("adopt", self._adopt)(worker, perf_counter_ns())
 
     def _adopt(self, worker: Any, now: int) -> None:
-        """What `__init__` bound before we came is bound anew: the `get_data` handler, and the tick."""
+        """What `__init__` bound before we came is bound anew: two handlers, and the tick."""
         self.worker_made(worker, now)
         self.by_worker[id(worker)].found(worker.state.tasks.values(), now)
-        worker.handlers["get_data"] = worker.get_data
+        worker.handlers.update(get_data=worker.get_data, gather=worker.gather)
         worker.periodic_callbacks["tick"].callback = worker._measure_tick
 
     def _forget(self, worker: int, counter: Any, slow: int) -> None:
@@ -357,8 +359,44 @@ class Runtime:
             fetch.recorder.worked(fetch.received, fetch.deserialized, "deserialize", next(iter(fetch.keys), None))
 
     def fetch_failed(self, fetch: Fetch, error: BaseException) -> None:
-        message = "" if self.settings.capture_exceptions == "type" else _message(error)
-        fetch.failure = Failure(_qualified(error), message)
+        fetch.failure = self._raised(error)
+
+    # --- gathers -----------------------------------------------------------------------------------------------------------
+
+    def gather_began(self, worker: Any, who_has: Any, now: int) -> Gather | None:
+        recorder = self._recorder(worker)
+        return None if recorder is None else recorder.gather_began(wire.asked(who_has), now)
+
+    def gather_asks(self, gather: Gather, peer: str, keys: Any, now: int) -> Fetch | None:
+        return None if gather.ended else gather.recorder.gather_asks(gather, peer, wire.asked(keys), now)
+
+    def gather_asked(self, gather: Gather, fetch: Fetch, reply: Any, error: BaseException | None, now: int) -> None:
+        data = reply.get("data", ()) if isinstance(reply, dict) else ()
+        outcome = "busy" if isinstance(reply, dict) and reply.get("status") == "busy" else "success"
+        if outcome == "success" and not data:
+            outcome = "missing"
+        if error is not None:
+            outcome = "network_failure" if isinstance(error, OSError) else "failure"
+        failure = fetch.failure or self._raised(error)
+        gather.recorder.gather_asked(gather, fetch, outcome, now, failure=failure, received=len(data))
+
+    def gather_ended(self, worker: Any, gather: Gather, result: Any, error: BaseException | None, now: int) -> None:
+        tasks = worker.state.tasks
+        gather.nbytes = sum(tasks[key].nbytes or 0 for key in gather.keys if key in tasks)
+        whole = isinstance(result, dict) and result.get("status") == "OK"
+        outcome = "success" if whole else "missing" if error is None else "failure"
+        gather.recorder.gather_ended(gather, outcome, now, failure=self._raised(error))
+
+    def _raised(self, error: BaseException | None) -> Failure | None:
+        if error is None:
+            return None
+        return Failure(_qualified(error), "" if self.settings.capture_exceptions == "type" else _message(error))
+
+    def owner_role(self, pool: Any) -> dict[str, Any] | None:
+        """What a connection pool's owner says of itself where it connects: a client, or a scheduler."""
+        owner = pool.server() if pool.server is not None else None
+        kinds = {kind.__name__.lower() for kind in type(owner).__mro__}
+        return next((wire.role_announcement(role) for role in wire.ROLES if role in kinds), None)
 
     # --- serving -----------------------------------------------------------------------------------------------------------
 
@@ -371,12 +409,14 @@ class Runtime:
         get_data = getattr(server, "handlers", {}).get("get_data")
         return wire.announcement() if hasattr(get_data, "_otel_worker") else None
 
-    def serve_began(self, worker: Any, keys: Any, who: Any, carrier: Any, now: int) -> Serve | None:
+    def serve_began(self, worker: Any, comm: Any, keys: Any, who: Any, carrier: Any, now: int) -> Serve | None:
         recorder = self._recorder(worker)
         if recorder is None:
             return None
         serve = recorder.serve_began(wire.asked(keys), who, now)
         serve.remote = wire.extract(carrier) if carrier else None
+        if not who:
+            serve.peer_kind = wire.asker(getattr(comm, "remote_info", None), who)
         return serve
 
     def serve_ended(self, worker: Any, serve: Serve, result: Any, error: BaseException | None, now: int) -> None:
@@ -427,6 +467,8 @@ class Runtime:
         if spans is not None and now >= spans.interval_ends:
             spans.interval_ends = now + int(self.settings.coalesce_interval * 1e9)
             spans.end_interval()
+        if spans is not None and spans.stuck is not None and now >= spans.stuck.due:
+            self.guard("stuck", spans.stuck.look)(now)
 
     # --- the client ------------------------------------------------------------------------------------------------------------
 
@@ -458,14 +500,21 @@ def _guarded(observer: Any, what: str, guard: Guard) -> Any:
     return observer
 
 
-OBSERVED = ("task_ended", "fetch_ended", "serve_ended", "spill_ended", "key_released", "loop_blocked", "end_interval")
+OBSERVED = (
+    "task_ended",
+    "fetch_ended",
+    "serve_ended",
+    "gather_ended",
+    "spill_ended",
+    "key_released",
+    "loop_blocked",
+    "end_interval",
+)
 
 
 def _slow(worker: Any) -> Any:
     """The `Slow` of a worker that spills, else None (`data` may be any mapping)."""
     data = getattr(worker, "data", None)
-        if spans is not None and spans.stuck is not None and now >= spans.stuck.due:
-            self.guard("stuck", spans.stuck.look)(now)
     return getattr(data, "_slow_uncached", None)
 
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 # The one key of ours, in a handshake dict, a message, a reply and an annotation.
 KEY = "otel_worker"
 VERSION = 1
+ROLE = "otel_worker_role"  # in a handshake, of who connects
+ROLES = ("client", "scheduler")
 
 MAX_FIELDS = 16
 MAX_FIELD = 8192  # characters; W3C asks for at least 512 of tracestate and allows 8,192 of baggage
@@ -66,6 +68,26 @@ def extract(value: Any) -> Context | None:
         return None
     context = propagate.extract(fields, EMPTY)
     return context if trace.get_current_span(context).get_span_context().is_valid else None
+
+
+def role_announcement(role: str) -> dict[str, Any]:
+    """What a client or a scheduler says of itself where it connects."""
+    return {ROLE: role}
+
+
+def asker(remote_info: Any, who: Any) -> str:
+    """What kind of process asks for data: worker, client, scheduler, or unknown.
+
+    Only workers say `who` they are. An instrumented client or scheduler announces itself. A scheduler without us is known by
+    what `Scheduler.__init__` overrides in its handshakes (the common denominator of all that may connect through it).
+    """
+    if who:
+        return "worker"
+    told = remote_info if isinstance(remote_info, Mapping) else {}
+    if (role := told.get(ROLE)) in ROLES:
+        return str(role)
+    common = "pickle-protocol" in told and (told["pickle-protocol"], told.get("compression")) == (4, None)
+    return "scheduler" if common else "unknown"
 
 
 # --- annotations -----------------------------------------------------------------------------------------------------

@@ -27,14 +27,15 @@ OBSERVERS = (
     "coalesce",
     "spans",
     "task_spans",
+    "gather_spans",
     "fetch_spans",
     "submissions",
     "metrics",
     "providers",
     "endings",
-)
     "stuck",
     "quiet",
+)
 # The rest of what runs inside a worker. Only `hooks`, and `runtime` for it, know Dask.
 INSIDE = ("comm_proxy", "answers", "patches", "hooks", "runtime", "instrumentor")
 # Ways to switch us on where `opentelemetry-instrument` does not: they may configure the SDK.
