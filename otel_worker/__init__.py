@@ -5,12 +5,13 @@ from typing import Any
 
 from otel_worker.version import __version__
 
-__all__ = ["DaskInstrumentor", "__version__", "disable", "enable"]
+__all__ = ["DaskInstrumentor", "__version__", "disable", "enable", "report"]
 
 _HOMES = {
     "DaskInstrumentor": "otel_worker.instrumentor",
     "disable": "otel_worker.remote",
     "enable": "otel_worker.remote",
+    "report": "otel_worker.pages",
 }
 
 

@@ -1,6 +1,6 @@
 """`otel-worker demo`: a small cluster of real processes, started as a user starts one, and an embedded receiver.
 
-No Docker: `opentelemetry-instrument dask scheduler`, three `dask worker`s and a client send OTLP to the receiver, which
+No Docker: `opentelemetry-instrument dask scheduler`, four `dask worker`s and a client send OTLP to the receiver, which
 writes it to a folder; what is shown afterwards is read from there.
 """
 
@@ -21,7 +21,7 @@ from otel_worker.receiver import Receiver
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-WORKERS = ("alice", "bob", "carol")
+WORKERS = ("alice", "bob", "carol", "dave")
 START = 30.0  # seconds that the scheduler may take to listen
 WORK = 120.0
 STOP = 15.0
@@ -33,6 +33,8 @@ DASK = {
     "DASK_DISTRIBUTED__WORKER__MEMORY__PAUSE": "False",
     "DASK_DISTRIBUTED__WORKER__MEMORY__TERMINATE": "False",
 }
+# Serves one request at once, two on the same host, since Dask doubles it there; Dask means requests that come in.
+BUSY = {"DASK_DISTRIBUTED__WORKER__CONNECTIONS__INCOMING": "1"}
 
 
 class DemoError(Exception):
@@ -51,8 +53,9 @@ def run(folder: Path, delay: float) -> Path:
         _start(stack, folder, "scheduler", scheduler, _environment(receiver, "dask-scheduler"))
         _wait_for_port(port)
         for name in WORKERS:
-            _start(stack, folder, name, _worker(address, name, folder), _environment(receiver, f"dask-worker-{name}"))
-        client = [sys.executable, "-m", "otel_worker.demo_work", address, str(delay)]
+            environment = _environment(receiver, f"dask-worker-{name}") | (BUSY if name == "bob" else {})
+            _start(stack, folder, name, _worker(address, name, folder), environment)
+        client = [sys.executable, "-m", "otel_worker.demo_work", address, str(delay), str(len(WORKERS))]
         _work(folder, client, _environment(receiver, "dask-client"))
         stack.close()  # workers flush when they close, so the receiver outlives them
         return receiver.path

@@ -19,16 +19,18 @@ PACKAGE = Path(otel_worker.__file__).parent
 DASK = {"dask", "distributed"}
 
 # Facts, and the arithmetic on them: the standard library, and each other in this order.
-PURE = ("names", "version", "guard", "budget", "facts", "waits", "reasons", "recorder", "settings", "openings")
+PURE = ("names", "version", "guard", "budget", "facts", "shuffle_facts", "waits", "reasons", "recorder", "settings", "openings")
 # What observers may build on: the vocabulary, the facts, and each other, but never Dask's objects.
 OBSERVERS = (
     "wire",
     "standin",
     "coalesce",
     "spans",
+    "shuffle_steps",
     "task_spans",
     "gather_spans",
     "fetch_spans",
+    "shuffle_spans",
     "submissions",
     "metrics",
     "providers",
@@ -36,13 +38,14 @@ OBSERVERS = (
     "stuck",
     "quiet",
 )
-# The rest of what runs inside a worker. Only `hooks`, and `runtime` for it, know Dask.
-INSIDE = ("comm_proxy", "answers", "patches", "hooks", "runtime", "instrumentor")
+# The rest of what runs inside a worker. Only the hooks, and `runtime` for them, know Dask.
+HOOKS = ("call_hooks", "shuffle_hooks", "hooks", "shuffles", "runtime")
+INSIDE = ("comm_proxy", "answers", "patches", "current", *HOOKS, "instrumentor")
 # Ways to switch us on where `opentelemetry-instrument` does not: they may configure the SDK.
 SWITCHES = ("preload", "plugin", "remote", "sdk")
 RUNTIME = {*PURE, *OBSERVERS, *INSIDE} - {"names", "version"}
 # Spans that were exported -> what a person reads.
-ANALYSIS = ("traces", "trees", "checks", "breakdown", "reports")
+ANALYSIS = ("traces", "trees", "checks", "breakdown", "reports", "pages")
 
 # The arrows of the two chains: a layer may import those named, besides itself.
 ARROWS = {
@@ -52,18 +55,23 @@ ARROWS = {
     "reasons": {"names", "facts"},
     "waits": {"names", "facts"},
     "recorder": {"names", "facts", "waits", "reasons"},
-    "guard": set(),
     "openings": {"names", "facts", "waits", "reasons", "recorder"},
+    "guard": set(),
     "budget": {"names"},
     "settings": {"names"},
     "wire": {"names"},
     "patches": {"guard"},
-    "hooks": {"facts", "patches", "wire", "comm_proxy", "names"},
+    "shuffle_facts": {"names", "facts"},
+    "current": set(),
+    "call_hooks": {"current", "facts", "patches", "shuffle_facts", "wire"},
+    "shuffle_hooks": {"current", "facts", "names", "patches", "shuffle_facts", "wire"},
+    "hooks": {"facts", "patches", "wire", "comm_proxy", "names", "current", "call_hooks", "shuffle_hooks"},
     "traces": {"names"},
     "checks": {"names", "traces"},
     "trees": {"names", "traces"},
-    "breakdown": {"names", "traces", "checks"},
+    "breakdown": {"names", "traces", "checks", "trees"},
     "reports": {"names", "traces", "checks", "trees", "breakdown"},
+    "pages": {"names", "traces", "trees", "breakdown", "reports"},
 }
 
 
@@ -139,6 +147,10 @@ APART = {
     "demo",
     "demo_work",
     "run",
+    "run_preload",
+    "watching",
+    "survey",
+    "scheduler",
 }
 
 
@@ -148,8 +160,6 @@ def test_arrows(layer: str):
     assert found == []
 
 
-    "survey",
-    "scheduler",
 @pytest.mark.parametrize("layer", PURE)
 def test_facts_and_their_arithmetic_need_the_standard_library_alone(layer: str):
     assert [i for i in imports(layer) if i.other] == []
@@ -167,7 +177,7 @@ def test_only_the_hooks_and_their_runtime_know_dask(layer: str):
 
 @pytest.mark.parametrize("layer", sorted(RUNTIME))
 def test_the_runtime_half_needs_the_api_alone(layer: str):
-    allowed = {"opentelemetry", "wrapt"} | (DASK if layer in ("hooks", "runtime") else set())
+    allowed = {"opentelemetry", "wrapt"} | (DASK if layer in HOOKS else set())
     assert [i for i in imports(layer) if i.other and i.other not in allowed] == []
     not_the_api = ("opentelemetry.sdk", "opentelemetry.exporter", "opentelemetry.proto")
     assert [i for i in imports(layer) if i.submodule.startswith(not_the_api)] == []

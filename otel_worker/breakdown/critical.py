@@ -6,7 +6,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from otel_worker import names
-from otel_worker.breakdown.apportion import add
+from otel_worker.breakdown.apportion import add, apportion
 from otel_worker.breakdown.ours import Ours
 from otel_worker.breakdown.tasks import OTHER, Task, phase_parts
 from otel_worker.breakdown.timeline import timeline
@@ -35,7 +35,7 @@ class Step:
 
     start: int
     end: int
-    fetch: Span | None
+    fetch: Span | None  # or, in a queue between two attempts, the next of them
     parts: Mapping[str, int]  # nanoseconds by activity
 
 
@@ -100,7 +100,42 @@ def critical_steps(task: Task, held: Fetches) -> list[Step]:
     end = start + sum(phase_parts(task.waiting).values())
     found = list(_walk_back(start, end, held.of(task), held.below))
     found.reverse()
+    return _queued_between(found, task) if any(step.fetch is None for step in found) else found
+
+
+def _queued_between(steps: list[Step], task: Task) -> list[Step]:
+    """Between two attempts a key is queued, as while its peer is busy: the worker told how long, the spans do not."""
+    lacking = {activity: part for activity, part in _told(task).items() if activity.startswith(_QUEUED)}
+    for step in steps:
+        for activity in lacking:
+            lacking[activity] -= step.parts.get(activity, 0)
+    lacking = {activity: part for activity, part in lacking.items() if part > 0}
+    found: list[Step] = []
+    following: Span | None = None
+    for step in reversed(steps):
+        found.append(step if step.fetch else _queued(step, following, lacking))
+        following = step.fetch or following
+    found.reverse()
     return found
+
+
+_QUEUED = ("queued", names.MISSING)
+
+
+def _queued(gap: Step, following: Span | None, lacking: dict[str, int]) -> Step:
+    """Takes of `lacking` what the gap can hold."""
+    length = gap.end - gap.start
+    parts = apportion(min(length, sum(lacking.values())), lacking)
+    for activity, part in parts.items():
+        lacking[activity] -= part
+    if rest := length - sum(parts.values()):
+        parts[OTHER] = rest
+    return Step(gap.start, gap.end, following if parts.keys() - {OTHER} else None, parts)
+
+
+def _told(task: Task) -> dict[str, int]:
+    prefix = f"{names.WAITING}."
+    return {path[len(prefix) :]: part for path, part in task.parts.items() if path.startswith(prefix)}
 
 
 def _walk_back(start: int, end: int, served: list[Span], below: Mapping[Ref, list[Span]]) -> Iterator[Step]:

@@ -32,7 +32,7 @@ class _Busy:
         self.starts: list[int] = []
         self.ends: list[int] = []
         self.before: list[int] = [0]
-        for start, end in _merged(intervals):
+        for start, end in merged(intervals):
             self.starts.append(start)
             self.ends.append(end)
             self.before.append(self.before[-1] + end - start)
@@ -90,10 +90,11 @@ def _interval(span: Span) -> _Interval:
     return span.start, span.end
 
 
-def _merged(intervals: Iterable[_Interval]) -> list[_Interval]:
+def merged(intervals: Iterable[_Interval], gap: int = 0) -> list[_Interval]:
+    """What overlaps, or is at most `gap` apart, as one; by start."""
     found: list[_Interval] = []
     for start, end in sorted(intervals):
-        if found and start <= found[-1][1]:
+        if found and start <= found[-1][1] + gap:
             found[-1] = (found[-1][0], max(end, found[-1][1]))
         else:
             found.append((start, end))

@@ -88,6 +88,54 @@ def _request_shares(request: Span, below: Mapping[Ref, list[Span]]) -> dict[str,
     return known
 
 
+def execution(execute: Span, below: Mapping[Ref, list[Span]]) -> list[Stretch]:
+    """The whole of an `execute`: what stands before its run bears what loading takes, what stands after it the rest."""
+    children = [s for s in below.get(execute.ref, []) if s.name in (names.RUN, names.UNSPILL, names.SPILL)]
+    run = next((s for s in children if s.name == names.RUN), None)
+    begun = run.start if run else execute.end
+    phases = list(_clipped((_executed(s, begun) for s in children), execute))
+    lacking = _execute_times(execute)
+    if run is None:
+        return list(_filled(phases, execute.start, execute.end, _rest(lacking, lacking)))
+    before = [phase for phase in phases if phase.start < begun]
+    after = [phase for phase in phases if phase.start >= begun]
+    return [
+        *_filled(before, execute.start, min(begun, execute.end), _rest(lacking, _BEFORE_RUN)),
+        *_filled(after, min(begun, execute.end), execute.end, _rest(lacking, _AFTER_RUN)),
+    ]
+
+
+_BEFORE_RUN: Final = (names.LOAD, names.RUN_QUEUE)
+_AFTER_RUN: Final = (names.LOOP, "store")
+
+
+def _executed(span: Span, begun: int) -> Stretch:
+    if span.name == names.RUN:
+        activity = names.RUN
+    elif span.name == names.UNSPILL:
+        activity = names.LOAD_UNSPILL
+    else:
+        activity = names.LOAD_SPILL if span.start < begun else names.STORE_SPILL
+    return Stretch(span.start, span.end, {activity: 1.0})
+
+
+def _execute_times(execute: Span) -> dict[str, float]:
+    prefix = names.EXECUTE_PREFIX
+    told = {n[len(prefix) :]: number(v) for n, v in execute.attributes.items() if n.startswith(prefix)}
+    return {activity: value for activity, value in told.items() if value > 0}
+
+
+def _rest(times: Mapping[str, float], wanted: Iterable[str]) -> dict[str, float]:
+    return {activity: times[activity] for activity in wanted if activity in times} or {names.OTHER: 1.0}
+
+
+def serving(get_data: Span, below: Mapping[Ref, list[Span]]) -> list[Stretch]:
+    """The whole of a `get_data`, in activities as its requester tells them."""
+    told = {**_SERVED, names.GET_DATA_SEND: names.NETWORK}
+    parts = [Stretch(s.start, s.end, {told[s.name]: 1.0}) for s in below.get(get_data.ref, []) if s.name in told]
+    return list(_filled(list(_clipped(parts, get_data)), get_data.start, get_data.end, {names.OTHER: 1.0}))
+
+
 def fetch_times(span: Span) -> dict[str, float]:
     """Seconds by activity out of `dask.fetch.time.*`."""
     prefix = names.FETCH_TIME_PREFIX

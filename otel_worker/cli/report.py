@@ -3,12 +3,14 @@
 import gc
 import os
 import sys
+from pathlib import Path
 from typing import TextIO
 
 import click
 from rich.console import Console
 
 from otel_worker.breakdown import BY
+from otel_worker.cli.pictures import picture_options, write_pictures
 from otel_worker.cli.source import read_or_exit, source_options
 from otel_worker.reports import METHODS, Method, Options, build, render, to_json
 
@@ -41,6 +43,7 @@ def _by(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> 
 @click.option("--method", type=click.Choice(METHODS), default="shares", show_default=True, help="See below.")
 @click.option("--top", default=5, show_default=True, type=click.IntRange(min=0), help="How many of the slowest tasks.")
 @click.option("--groups", default=20, show_default=True, type=click.IntRange(min=1), help="How many groups of --by.")
+@picture_options
 @click.option("--json", "as_json", is_flag=True, help="For programs; docs/report.schema.json describes it.")
 def report(
     source: str,
@@ -54,6 +57,8 @@ def report(
     method: Method,
     top: int,
     groups: int,
+    html: Path | None,
+    perfetto: Path | None,
     as_json: bool,
 ) -> None:
     """Say where the time of the tasks in SOURCE went while they were not computing.
@@ -64,6 +69,7 @@ def report(
     otel-worker report traces.jsonl
     otel-worker report traces.jsonl --by prefix --by worker --top 20
     otel-worker report localhost:16686 --service dask-worker --since 15m --json
+    otel-worker report traces.jsonl --html page.html --perfetto trace.json
 
     Method `shares` is what the workers worked out: at each instant of a wait, the dependencies still lacking share it.
     Method `critical_path` follows, for each task, the fetch that arrived last through its phases.
@@ -77,6 +83,8 @@ def report(
         click.echo(to_json(found))
     else:
         render(found, console(sys.stdout))
+    if not write_pictures(traces, source, html, perfetto):
+        raise SystemExit(1)
 
 
 def _nothing(source: str, sentences: tuple[str, ...]) -> int:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import html
-import importlib
 from typing import TYPE_CHECKING, Any
 
 from otel_worker.lab.demand import LabError
 from otel_worker.lab.report import COLUMNS, named
+from otel_worker.pages.bokeh import Bokeh, PageError
+from otel_worker.pages.colors import KINDS
 
 if TYPE_CHECKING:
     from otel_worker.lab.report import Outcome, Report
@@ -16,10 +17,15 @@ if TYPE_CHECKING:
 MOST_ROWS = 80
 MOST_BARS = 4_000
 
+_COLORS = {kind.name: kind.color for kind in KINDS}
+
 
 def page(report: Report) -> str:
     """The whole page; raises LabError where Bokeh is not installed."""
-    bokeh = Bokeh()
+    try:
+        bokeh = Bokeh()
+    except PageError as error:
+        raise LabError(str(error)) from None
     title = f"Fetch policies: {report.case.name}"
     parts: list[Any] = [bokeh.models.Div(text=f"<h1>{html.escape(title)}</h1>{table(report)}")]
     x_range = None
@@ -29,20 +35,6 @@ def page(report: Report) -> str:
         parts.append(plot)
     layout = bokeh.layouts.column(parts, sizing_mode="stretch_width")
     return str(bokeh.embed.file_html(layout, bokeh.resources.INLINE, title))
-
-
-class Bokeh:
-    """The parts of Bokeh that are needed, by name: only this page needs it, and its types are not at hand everywhere."""
-
-    def __init__(self) -> None:
-        try:
-            self.embed = importlib.import_module("bokeh.embed")
-        except ImportError:
-            raise LabError("--html needs Bokeh: pip install bokeh.") from None
-        self.layouts = importlib.import_module("bokeh.layouts")
-        self.models = importlib.import_module("bokeh.models")
-        self.plotting = importlib.import_module("bokeh.plotting")
-        self.resources = importlib.import_module("bokeh.resources")
 
 
 def table(report: Report) -> str:
@@ -57,7 +49,7 @@ def table(report: Report) -> str:
 
 
 def timeline(bokeh: Bokeh, outcome: Outcome, x_range: Any) -> Any:
-    """A row a pair of workers, a bar a request: pale until it is sent, then blue, or red for a busy reply."""
+    """A row a pair of workers, a bar a request: in the colour of a queue until it is sent or where it was in vain, then of the network."""
     every = outcome.result.transfers
     single = len({transfer.worker for transfer in every}) < 2
     names = {transfer: transfer.peer if single else f"{transfer.worker} < {transfer.peer}" for transfer in every}
@@ -81,10 +73,10 @@ def timeline(bokeh: Bokeh, outcome: Outcome, x_range: Any) -> Any:
         "keys": [transfer.keys for transfer in shown],
         "nbytes": [transfer.nbytes for transfer in shown],
         "outcome": [transfer.outcome for transfer in shown],
-        "color": ["#c0392b" if transfer.outcome == "busy" else "#2471a3" for transfer in shown],
+        "color": [_COLORS["queue" if transfer.outcome == "busy" else "network"] for transfer in shown],
     }
     source = bokeh.models.ColumnDataSource(data)
-    plot.hbar(y="row", left="start", right="sent", height=0.7, color="#aed6f1", source=source)
+    plot.hbar(y="row", left="start", right="sent", height=0.7, color=_COLORS["queue"], source=source)
     bars = plot.hbar(y="row", left="sent", right="stop", height=0.7, color="color", line_color="white", source=source)
     tips = [
         ("peer", "@row"),
