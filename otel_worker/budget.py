@@ -38,7 +38,6 @@ class Budget:
         if not self.could(n, now, urgent=urgent):
             return False
         self._tokens -= n
-        self.spans[RECORDED] += n
         return True
 
     def count(self, outcome: str, n: int = 1) -> None:

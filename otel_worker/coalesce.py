@@ -6,11 +6,9 @@ from collections import Counter
 from heapq import heappushpop
 from typing import TYPE_CHECKING
 
-from otel_worker import names
+from otel_worker import names, waits
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from otel_worker.facts import Task
 
 SLOWEST = 3  # of a prefix and interval deserve spans of their own
@@ -21,17 +19,20 @@ class Group:
     """The tasks of one prefix that ended in one interval and are not recorded."""
 
     __slots__ = (
+        "arrival",
         "began",
         "computations",
         "count",
         "ended",
         "errors",
         "example",
+        "execute",
         "offset",
         "outcomes",
-        "parts",
+        "ready",
         "shortest",
         "slowest",
+        "wait",
     )
 
     def __init__(self, task: Task) -> None:
@@ -39,7 +40,10 @@ class Group:
         self.ended = task.ended
         self.offset = task.offset
         self.count = 0
-        self.parts: dict[str, int] = {}  # attribute name -> ns
+        self.arrival = 0
+        self.wait: dict[str, int] = {}  # activity -> ns
+        self.ready: dict[str, int] = {}  # reason -> ns
+        self.execute: dict[str, int] = {}  # activity -> ns
         self.shortest = self.slowest = -1
         self.example = task.key
         self.errors: Counter[str] = Counter()
@@ -48,17 +52,16 @@ class Group:
 
     def add(self, task: Task, own: int) -> None:
         self.count += 1
-        self.began = min(self.began, task.arrived)
-        self.ended = max(self.ended, task.ended)
-        for prefix, parts in (
-            (names.WAIT_PREFIX, task.wait_parts),
-            (names.READY_PREFIX, task.ready_parts),
-            (names.EXECUTE_PREFIX, task.execute_parts),
-        ):
-            if parts:
-                _add(self.parts, prefix, parts)
-        if task.arrival:
-            self.parts[names.ARRIVAL] = self.parts.get(names.ARRIVAL, 0) + task.arrival
+        if task.arrived < self.began:
+            self.began = task.arrived
+        self.ended = task.ended
+        self.arrival += task.arrival
+        if task.wait_parts:
+            waits.add(self.wait, task.wait_parts)
+        if task.ready_parts:
+            waits.add(self.ready, task.ready_parts)
+        if task.execute_parts:
+            waits.add(self.execute, task.execute_parts)
         if own > self.slowest:
             self.slowest = own
             self.example = task.key
@@ -69,18 +72,10 @@ class Group:
             self.errors[task.failure.type] += 1
 
 
-_NAMES: dict[tuple[str, str], str] = {}
-
-
-def _add(sums: dict[str, int], prefix: str, parts: Mapping[str, int]) -> None:
-    for activity, ns in parts.items():
-        name = _NAMES.get((prefix, activity)) or _NAMES.setdefault((prefix, activity), prefix + activity)
-        sums[name] = sums.get(name, 0) + ns
-
-
 def own_time(task: Task) -> int:
     """Nanoseconds of a task without `ready`: how long it took, whatever else ran meanwhile."""
-    return task.ended - task.arrived - sum((task.ready_parts or {}).values())
+    ready = task.ready_parts
+    return task.ended - task.arrived - (sum(ready.values()) if ready else 0)
 
 
 class Slow:

@@ -89,6 +89,11 @@ class FetchSpans:
         parent = min(
             (task for task in waiting if task.waiting <= fetch.issued), key=attrgetter("urgency"), default=None
         )
+        refused = self._tasks.refused(parent) if parent is not None else None
+        if refused is not None:
+            self._emit.budget.count(UNSAMPLED)
+            fetch.span = FetchHeld(refused, parent, parent.prefix if parent is not None else "")
+            return fetch.span
         if not self._emit.afford(2):
             self._emit.budget.count(DROPPED, 2)
             return None

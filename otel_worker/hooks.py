@@ -132,7 +132,8 @@ class Hooks:
                 return original(self, task, *args, **kwargs)
             finally:
                 CURRENT.reset(token)
-                stored(record)
+                if type(record) is Fetch:
+                    stored(record)
 
         return _finish_async_instruction
 

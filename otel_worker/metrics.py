@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from otel_worker.recorder import Recorder
     from otel_worker.settings import Settings
 
-Sums = dict[tuple[str, str], int]  # (prefix, or empty; activity) -> ns or bytes
+Sums = dict[str, dict[str, int]]  # prefix, or empty -> activity -> ns or bytes
 
 LATENCY = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)  # s, of fetches
 LAG = (0.0, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)  # s, of the event loop
@@ -142,9 +142,7 @@ def _dependent(fetch: Fetch) -> str:
 
 
 def _add(sums: Sums, prefix: str, parts: Mapping[str, int]) -> None:
-    for name, value in parts.items():
-        key = prefix, name
-        sums[key] = sums.get(key, 0) + value
+    waits.add(sums.get(prefix) or sums.setdefault(prefix, {}), parts)
 
 
 class Instruments:
@@ -198,11 +196,10 @@ class Instruments:
     def _sums(self, name: str, unit: float = 1e9) -> Callable[[CallbackOptions], Iterator[Observation]]:
         def read(_: CallbackOptions) -> Iterator[Observation]:
             for worker, about in self._each():
-                for (prefix, activity), value in dict(getattr(worker, name)).items():
-                    attributes = {**about, names.ACTIVITY: activity}
-                    if prefix:
-                        attributes[names.TASK_PREFIX] = prefix
-                    yield Observation(value / unit, attributes)
+                for prefix, parts in dict(getattr(worker, name)).items():
+                    of = {**about, names.TASK_PREFIX: prefix} if prefix else about
+                    for activity, value in dict(parts).items():
+                        yield Observation(value / unit, {**of, names.ACTIVITY: activity})
 
         return read
 

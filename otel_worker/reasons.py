@@ -69,15 +69,12 @@ class Clocks:
         elif self._full:
             self.full += elapsed
         self._full = len(state.executing) >= state.nthreads
-        self.reason = self._why(state)
-
-    @staticmethod
-    def _why(state: StateView) -> int:
         if not state.running:
-            return PAUSED
-        if not state.data_needed or not state._should_throttle_incoming_transfers():
-            return OPEN
-        return BYTES if state.transfer_incoming_bytes >= state.transfer_incoming_bytes_limit else COUNT
+            self.reason = PAUSED
+        elif not state.data_needed or not state._should_throttle_incoming_transfers():
+            self.reason = OPEN
+        else:
+            self.reason = BYTES if state.transfer_incoming_bytes >= state.transfer_incoming_bytes_limit else COUNT
 
     # --- ready -----------------------------------------------------------------------------------------------------
 

@@ -86,18 +86,20 @@ class Recorder:
         self.clocks.advance(self.state, now)
         states = self.states
         computing: list[tuple[TaskView, Task | None, str]] = []
+        wants, tasks = self.wants, self.tasks
         for view, before in moves.items():
             after = view.state
             if after != before:
                 self._count(states, view.prefix, before, after, now)
-            if before in WANTED or after in WANTED or view.key in self.wants:
+            key = view.key
+            if before in WANTED or after in WANTED or key in wants:
                 self._key_moved(view, after, now)
-            task = self.tasks.get(view.key)
+            task = tasks.get(key)
             if task is not None or after in COMPUTING:
                 computing.append((view, task, after))
             elif before == "memory" and after != "memory":
                 for observer in self.observers:
-                    observer.key_released(view.key)
+                    observer.key_released(key)
         for view, task, after in computing:
             self._task_moved(view, task, after, now)
 

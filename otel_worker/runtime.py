@@ -28,7 +28,7 @@ from otel_worker.submissions import Submission, Submissions
 from otel_worker.task_spans import TaskSpans
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from otel_worker.guard import Guard
     from otel_worker.providers import Providers
@@ -214,11 +214,8 @@ class Runtime:
 
     # --- the state machine -----------------------------------------------------------------------------------------------
 
-    def moved(self, recorder: Recorder, moves: Mapping[Any, str], now: int) -> None:
-        recorder.moved(moves, now)
-
-    def holders_changed(self, recorder: Recorder, who_has: Any, tasks: Any, now: int) -> None:
-        recorder.holders_changed(who_has, tasks, now)
+    moved = staticmethod(Recorder.moved)
+    holders_changed = staticmethod(Recorder.holders_changed)
 
     def instruction_taken(self, worker: Any, task: Any, now: int) -> Task | Fetch | None:
         """An asynchronous instruction is done; return the record that pays for storing its result."""
@@ -235,7 +232,8 @@ class Runtime:
         record = recorder.tasks.get(getattr(event, "key", ""))
         if record is not None and record.executing:
             failure = self._failure(record, event) if kind == "ExecuteFailureEvent" else None
-            self._foreign_run(record, event)
+            if not record.run_begun:
+                self._foreign_run(record, event)
             recorder.execute_taken(record, now, failure=failure, rescheduled=kind == "RescheduleEvent")
             return record
         return None
@@ -257,9 +255,8 @@ class Runtime:
         recorder.fetch_taken(fetch, outcome, now, failure=failure, received=len(data))
         return fetch
 
-    def instruction_stored(self, record: Task | Fetch) -> None:
-        if type(record) is Fetch:
-            record.recorder.fetch_ended(record)
+    def instruction_stored(self, fetch: Fetch) -> None:
+        fetch.recorder.fetch_ended(fetch)
 
     def _told_failure(self, event: Any, kind: str) -> Failure:
         """As much of a failure as the settings let out; Dask made the texts, so no code of the user's runs here."""
@@ -277,7 +274,7 @@ class Runtime:
     def _foreign_run(self, record: Task, event: Any) -> None:
         """A process pool runs its tasks where no hook is: all that is known is when it says that it began and ended."""
         start, stop = getattr(event, "start", None), getattr(event, "stop", None)
-        if record.run_begun or not start or not stop:
+        if not start or not stop:
             return
         begun = max(record.loading, int(start * 1e9) - record.offset)
         record.run_begun = record.submitted = begun

@@ -10,7 +10,7 @@ from opentelemetry import trace
 from opentelemetry.trace import SpanKind, Status, StatusCode
 
 from otel_worker import names, wire
-from otel_worker.budget import UNSAMPLED
+from otel_worker.budget import RECORDED, UNSAMPLED
 from otel_worker.facts import readable
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Computation:
         self.share = share
         self.id = computation
         self.used = 0
-        self.refused = False  # the sampler did not want its tasks
+        self.refused: Span | None = None  # what stands for its tasks' spans when the sampler did not want them
 
     def parent(self) -> SpanContext:
         return trace.get_current_span(self.context).get_span_context()
@@ -99,8 +99,7 @@ class Emitter:
         span = self.tracer.start_span(
             name, parent, kind, {**self.worker, **attributes}, links, start_time=at, record_exception=False
         )
-        if not span.is_recording():
-            self.budget.count(UNSAMPLED)
+        self.budget.count(RECORDED if span.is_recording() else UNSAMPLED)
         return span
 
     def phase(self, name: str, parent: Context, begin: int, end: int, attributes: Attributes) -> None:

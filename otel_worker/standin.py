@@ -2,43 +2,53 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from opentelemetry import trace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from opentelemetry.trace import SpanContext, Status, StatusCode
     from opentelemetry.util.types import Attributes, AttributeValue
+
+    from otel_worker.facts import Task
+
+
+class Source(Protocol):
+    """Where a task's real spans come from."""
+
+    def run_span(self, task: Task) -> trace.Span | None: ...
+    def ancestor(self, task: Task) -> SpanContext: ...
 
 
 class StandIn(trace.Span):
     """Answers with the real span of `run` where there is one, else with the nearest real ancestor.
 
-    `materialize` returns the real span, or None out of budget; after the task's end it is not asked any more.
+    `source` makes the real span of `task`, or None out of budget; after the task's end it is not asked any more.
     So no exported span names a parent that was not exported.
     """
 
-    __slots__ = ("_ancestor", "_materialize", "_real")
+    __slots__ = ("_over", "_real", "_source", "_task")
 
-    def __init__(self, materialize: Callable[[], trace.Span | None], ancestor: Callable[[], SpanContext]) -> None:
-        self._materialize: Callable[[], trace.Span | None] | None = materialize
-        self._ancestor = ancestor
+    def __init__(self, source: Source, task: Task) -> None:
+        self._source = source
+        self._task = task
+        self._over = False
         self._real: trace.Span | None = None
 
     def real(self) -> trace.Span | None:
-        if self._real is None and self._materialize is not None:
-            self._real = self._materialize()
+        if self._real is None and not self._over:
+            self._real = self._source.run_span(self._task)
         return self._real
 
     def close(self) -> None:
         """The task is over: whoever asks later gets what there is."""
-        self._materialize = None
+        self._over = True
 
     def get_span_context(self) -> SpanContext:
         real = self.real()
-        return self._ancestor() if real is None else real.get_span_context()
+        return self._source.ancestor(self._task) if real is None else real.get_span_context()
 
     def is_recording(self) -> bool:
         real = self.real()

@@ -8,7 +8,7 @@ from opentelemetry import trace
 from opentelemetry.trace import Link, SpanKind
 
 from otel_worker import names, wire
-from otel_worker.budget import COALESCED, DROPPED
+from otel_worker.budget import COALESCED, DROPPED, UNSAMPLED
 from otel_worker.coalesce import Coalesced, Slow, own_time
 from otel_worker.spans import GAP, in_seconds, seconds
 from otel_worker.standin import StandIn
@@ -49,18 +49,26 @@ class TaskSpans:
 
     def run_context(self, task: Task) -> Context:
         """The context for the user's function: its stand-in, and what else its submission's context carried."""
-        held = self._held(task)
         computation = self._emit.computation(task.annotations)
-        held.standin = StandIn(lambda: self.run_span(task), lambda: self._ancestor(task))
+        if computation is not None and computation.refused is not None:
+            return computation.context
+        held = self._held(task)
+        held.standin = StandIn(self, task)
         return trace.set_span_in_context(held.standin, computation.context if computation else wire.EMPTY)
 
-    def _ancestor(self, task: Task) -> SpanContext:
+    def ancestor(self, task: Task) -> SpanContext:
+        """The context of the nearest real span around the user's function, which may be invalid."""
         held = self._held(task)
         for span in (held.execute, held.task):
             if span is not None:
                 return span.get_span_context()
         computation = self._emit.computation(task.annotations)
         return computation.parent() if computation else trace.INVALID_SPAN_CONTEXT
+
+    def refused(self, task: Task) -> Span | None:
+        """What stands for all spans of a task the computation of which the sampler did not want."""
+        computation = self._emit.computation(task.annotations)
+        return computation.refused if computation is not None else None
 
     # --- making spans real -----------------------------------------------------------------------------------------------
 
@@ -74,6 +82,8 @@ class TaskSpans:
     def task_span(self, task: Task, *, urgent: bool = False) -> Span | None:
         """The real `task` span, started now if need be; None out of budget."""
         with self._emit.lock:
+            if (refused := self.refused(task)) is not None:
+                return refused
             held = self._held(task)
             if held.task is None and not task.ended and self._emit.afford(1, urgent=urgent):
                 held.task = self._start_task(task)
@@ -82,6 +92,8 @@ class TaskSpans:
     def waiting_span(self, task: Task) -> Span | None:
         """The real `waiting` span of a task that waits."""
         with self._emit.lock:
+            if (refused := self.refused(task)) is not None:
+                return refused
             held = self._held(task)
             if held.waiting is None and task.waiting and self._emit.afford(2):
                 if held.task is None:
@@ -94,6 +106,8 @@ class TaskSpans:
     def run_span(self, task: Task) -> Span | None:
         """The real `run` span, with what encloses it."""
         with self._emit.lock:
+            if (refused := self.refused(task)) is not None:
+                return refused
             held = self._held(task)
             if held.run is None and not task.ended and self._emit.afford(3):
                 if held.task is None:
@@ -111,8 +125,6 @@ class TaskSpans:
 
     def _start_task(self, task: Task) -> Span:
         computation = self._emit.computation(task.annotations)
-        if computation is not None and computation.refused:
-            return trace.NonRecordingSpan(computation.parent())
         attributes: Attributes = {
             names.TASK_KEY: self._emit.text(task.key),
             names.TASK_PREFIX: task.prefix,
@@ -127,9 +139,9 @@ class TaskSpans:
             context, kind, links = self._place(computation)
         at = task.arrived + task.offset
         span = self._emit.start(f"{names.TASK} {task.prefix}", context, at, attributes, kind=kind, links=links)
-        if computation is not None:
+        if computation is not None and not span.is_recording() and not computation.parent().trace_flags.sampled:
             # Asked once: a sampler that refuses a task below an unsampled parent refuses its siblings too.
-            computation.refused = not span.is_recording() and not computation.parent().trace_flags.sampled
+            computation.refused = trace.NonRecordingSpan(computation.parent())
         return span
 
     def _place(self, computation: Computation) -> tuple[Context, SpanKind, list[Link]]:
@@ -144,6 +156,9 @@ class TaskSpans:
     # --- the end -----------------------------------------------------------------------------------------------------------
 
     def task_ended(self, task: Task) -> None:
+        if task.span is None and self.refused(task) is not None:
+            self._emit.budget.count(UNSAMPLED)
+            return
         with self._emit.lock:
             held = self._held(task)
             self._finish(task, held)
@@ -210,8 +225,12 @@ class TaskSpans:
             names.TASKS_MIN: seconds(group.shortest),
             names.TASKS_MAX: seconds(group.slowest),
             names.TASKS_OUTCOMES: [f"{outcome}: {n}" for outcome, n in group.outcomes.items()],
-            **{name: seconds(ns) for name, ns in group.parts.items()},
+            **in_seconds(names.WAIT_PREFIX, group.wait),
+            **in_seconds(names.READY_PREFIX, group.ready),
+            **in_seconds(names.EXECUTE_PREFIX, group.execute),
         }
+        if group.arrival:
+            attributes[names.ARRIVAL] = seconds(group.arrival)
         if group.errors:
             attributes[names.TASKS_ERRORS] = [f"{kind}: {n}" for kind, n in group.errors.most_common(20)]
         links = links[: self._emit.settings.max_links]

@@ -89,9 +89,17 @@ def fetch_sums(fetch: Fetch, now: int) -> dict[str, int]:
 def total(many: Iterable[Mapping[str, int]]) -> dict[str, int]:
     sums: dict[str, int] = {}
     for shares in many:
-        for name, ns in shares.items():
-            sums[name] = sums.get(name, 0) + ns
+        add(sums, shares)
     return sums
+
+
+def add(sums: dict[str, int], parts: Mapping[str, int]) -> None:
+    """Add `parts` to `sums`, activity by activity: several times a task, so the usual case pays for no look twice."""
+    for name, ns in parts.items():
+        if name in sums:
+            sums[name] += ns
+        else:
+            sums[name] = ns
 
 
 # --- a task's wait -------------------------------------------------------------------------------------------------

@@ -259,6 +259,24 @@ def test_what_the_sampler_refuses_is_asked_for_once(instrumentor: DaskInstrument
     assert sampler.asked == Counter([*once, "fetch y-off", "fetch z-off", "get_data"])  # the last one for the client
 
 
+def test_what_the_sampler_refused_takes_nothing_of_the_budget(instrumentor: DaskInstrumentor):
+    """A computation that is not sampled leaves the tokens to those that are, and is in no `tasks` span."""
+    provider, exporter = in_memory(Off())
+    instrumentor.instrument(tracer_provider=provider, span_budget=0, span_burst=40)
+    became: Counter[str] = Counter()
+
+    @cluster
+    async def scenario(c: Client, s: Scheduler, a: Worker, b: Worker):
+        await c.gather(c.map(abs, range(200)))
+        for spans in instrumentor.runtime.spans.values():
+            became.update(spans.emitter.budget.spans)
+
+    scenario()
+    assert names(exporter) == {}
+    assert {outcome: n for outcome, n in became.items() if n and outcome != "unsampled"} == {}
+    assert became["unsampled"] >= 200
+
+
 def test_suppression_is_honoured(instrumentor: DaskInstrumentor):
     provider, exporter = in_memory()
     instrumentor.instrument(tracer_provider=provider)
