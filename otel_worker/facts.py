@@ -182,6 +182,7 @@ class Task:
         "seceded",
         "span",
         "spills",
+        "steps",
         "submitted",
         "taken",
         "thread_id",
@@ -216,6 +217,7 @@ class Task:
         self.wants: list[Want] | None = None
         self.fetches: list[Fetch] | None = None
         self.spills: list[SpillOp] | None = None
+        self.steps: list[Any] | None = None  # of P2P shuffles: `shuffle_facts.Step`
         self.wait_parts: dict[str, int] | None = None
         self.ready_marks: tuple[int, int, int] | None = None
         self.ready_parts: dict[str, int] | None = None

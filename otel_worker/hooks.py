@@ -14,9 +14,12 @@ from time import perf_counter_ns as now
 from typing import TYPE_CHECKING, Any
 
 from otel_worker import wire
+from otel_worker.call_hooks import CALL_TABLE, CallHooks
 from otel_worker.comm_proxy import CommProxy
+from otel_worker.current import CURRENT
 from otel_worker.facts import Fetch, Gather, Serve, Task
 from otel_worker.patches import Patch
+from otel_worker.shuffle_hooks import SHUFFLE_TABLE, ShuffleHooks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,10 +27,6 @@ if TYPE_CHECKING:
     from otel_worker.facts import Cause
     from otel_worker.recorder import Recorder
     from otel_worker.runtime import Runtime
-
-# What the code that runs now works for. Set only in contexts that are private to an asyncio task, or reset in the same
-# call; every reader checks the record's type and phase, since contexts are copied into whatever is started meanwhile.
-CURRENT: ContextVar[Cause | None] = ContextVar("otel_worker_current", default=None)
 
 # Seconds that closing a worker may take before what is open ends: close waits for running tasks, and the Nanny kills.
 PATIENCE = 1.0
@@ -78,14 +77,17 @@ TABLE: tuple[Patch, ...] = (
     Patch("distributed.client", "FutureState", "finish", "future_ended", ("self",)),
     Patch("distributed.client", "FutureState", "cancel", "future_ended", ("self",)),
     Patch("distributed.client", "FutureState", "set_error", "future_ended", ("self",)),
+    *SHUFFLE_TABLE,
+    *CALL_TABLE,
 )
 
 
-class Hooks:
+class Hooks(ShuffleHooks, CallHooks):
     """Makes the replacements. `runtime` states the facts; its methods are called under the guard."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
+        self._shuffles = runtime.shuffles
         self._safe = runtime.guard
 
     def make(self, hook: str, original: Any) -> Any:

@@ -9,6 +9,7 @@ from opentelemetry.metrics import CallbackOptions, Observation
 
 from otel_worker import names, waits, wire
 from otel_worker.facts import MAX_PREFIX, readable
+from otel_worker.shuffle_facts import metered_sums, within
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -18,8 +19,11 @@ if TYPE_CHECKING:
     from otel_worker.facts import Blocked, Fetch, Gather, Serve, SpillOp, Task
     from otel_worker.recorder import Recorder
     from otel_worker.settings import Settings
+    from otel_worker.shuffle_facts import Transport
 
 Sums = dict[str, dict[str, int]]  # prefix, or empty -> activity -> ns or bytes
+
+FOREGROUND, RECEIVE = "foreground", "receive"  # where, in a shuffle: the first is Dask's word
 
 LATENCY = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)  # s, of fetches
 LAG = (0.0, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)  # s, of the event loop
@@ -42,6 +46,8 @@ class WorkerMetrics:
         self.spill: Sums = {}
         self.fetch_io = self.arrival = 0
         self.spill_io: Sums = {}
+        self.shuffle: Sums = {}
+        self.shuffle_io: Sums = {}
         self.spans: Callable[[], Mapping[str, int]] = dict
 
     # --- the observer ----------------------------------------------------------------------------------------------------
@@ -53,6 +59,10 @@ class WorkerMetrics:
             _add(self.wait, prefix, task.wait_parts)
         if task.execute_parts:
             _add(self.execute, prefix, task.execute_parts)
+        if task.steps is not None:
+            for step in task.steps:
+                _add(self.shuffle, "", within(FOREGROUND, step.parts()))
+                _add(self.shuffle_io, "", within(FOREGROUND, metered_sums(step.metered, "bytes")))
 
     def fetch_ended(self, fetch: Fetch) -> None:
         prefix = self.prefix(_dependent(fetch)) if self._by_prefix else ""
@@ -66,6 +76,9 @@ class WorkerMetrics:
     def serve_ended(self, serve: Serve) -> None:
         _add(self.serve, "", waits.serve_sums(serve, serve.ended))
 
+    def gather_ended(self, gather: Gather) -> None:
+        """Its requests are told as fetches."""
+
     def spill_ended(self, op: SpillOp) -> None:
         write, code = (
             (names.UNSPILL_READ, names.UNSPILL_DESERIALIZE)
@@ -76,8 +89,18 @@ class WorkerMetrics:
         if op.failure is None:
             _add(self.spill_io, "", {write: op.nbytes})
 
-    def gather_ended(self, gather: Gather) -> None:
-        """Its requests are told as fetches."""
+    def shuffle_metered(self, activity: str, value: float, unit: str) -> None:
+        """Dask metered this for a shuffle's background tasks."""
+        if unit == "seconds":
+            _add(self.shuffle, "", {activity: round(value * 1e9)})
+        elif unit == "bytes":
+            _add(self.shuffle_io, "", {activity: int(value)})
+
+    def transport_ended(self, record: Transport) -> None:
+        """What is received: Dask meters nothing of it. Of the rest its own metering tells."""
+        if record.kind == names.SHUFFLE_RECEIVE:
+            _add(self.shuffle, "", within(RECEIVE, record.parts()))
+            _add(self.shuffle_io, "", {RECEIVE: record.nbytes})
 
     def loop_blocked(self, blocked: Blocked) -> None:
         """The histogram of the lag tells it."""
@@ -170,6 +193,8 @@ class Instruments:
             (names.METRIC_GET_DATA_TIME, "s", "Time of requests served, by activity", self._sums("serve")),
             (names.METRIC_SPILL_TIME, "s", "Time of spilling and unspilling, by activity", self._sums("spill")),
             (names.METRIC_SPILL_IO, "By", "Bytes written to and read from disk", self._sums("spill_io", 1)),
+            (names.METRIC_SHUFFLE_TIME, "s", "Time of P2P shuffles, by where and activity", self._sums("shuffle")),
+            (names.METRIC_SHUFFLE_IO, "By", "Bytes of P2P shuffles, by where and activity", self._sums("shuffle_io", 1)),
             (names.METRIC_FETCH_IO, "By", "Bytes of fetched values, as Dask counts them", self._fetch_io),
             (names.METRIC_SPANS, "{span}", "Spans by what became of them", self._spans),
         ):

@@ -42,6 +42,7 @@ SHUFFLE_UNPACK = "shuffle.unpack"
 SHUFFLE_SEND = "shuffle.send"
 SHUFFLE_RECEIVE = "shuffle_receive"
 SHUFFLE_WRITE = "shuffle.write"
+
 SHUFFLE_FLUSH = "shuffle.flush"
 # --- attributes ----------------------------------------------------------------------------------------------------
 
@@ -178,6 +179,13 @@ LOAD_UNSPILL = "load.unspill"
 LOAD_SPILL = "load.spill"
 RUN_QUEUE = "executor_queue"
 RUN_CPU = "run.cpu"
+RUN_SHUFFLE = "run.shuffle"  # + one of SHUFFLE_WAITS
+# in a shuffle, besides LOOP: what Dask meters, by its own labels (shard_partition_cpu, get_output_cpu, send, disk_write, …), and
+SHUFFLE_JOIN = "join"  # learning of the run from the scheduler
+SHUFFLE_LIMITER = "comms_limiter"  # Dask's label: the buffer of what is to be sent is full
+SHUFFLE_INPUTS_DONE = "inputs_done"  # every worker flushes what it has still to send
+SHUFFLE_FLUSH_DISK = "flush"  # this worker flushes what it has still to write to disk
+SHUFFLE_WAITS = (SHUFFLE_JOIN, SHUFFLE_LIMITER, SHUFFLE_INPUTS_DONE, SHUFFLE_FLUSH_DISK, LOOP)
 RUN_NONCPU = "run.noncpu"
 # in a served request, besides UNSPILL and SPILL
 SERIALIZE_QUEUE = "serialize.queue"
@@ -216,5 +224,7 @@ METRIC_GET_DATA_TIME = "dask.get_data.time"
 METRIC_SPILL_TIME = "dask.spill.time"
 METRIC_SPILL_IO = "dask.spill.io"
 METRIC_LOOP_LAG = "dask.event_loop.lag"
+METRIC_SHUFFLE_TIME = "dask.shuffle.time"
+METRIC_SHUFFLE_IO = "dask.shuffle.io"
 METRIC_TASK_OLDEST = "dask.task.oldest"
 METRIC_SPANS = "otel_worker.spans"

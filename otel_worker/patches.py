@@ -84,6 +84,9 @@ class Patches:
             return
         if before is ABSENT:
             original = _inherited(holder, row.name, original)
+        else:
+            # Imported by name from a module that was patched already: it is Dask's own that belongs here.
+            before = original = next((done.before for done in self._installed if done.ours is before), original)
         ours = self._hook(row.hook, original)
         setattr(holder, row.name, ours)
         self._installed.append(Installed(holder, row.name, before, ours))

@@ -23,6 +23,8 @@ from otel_worker.fetch_spans import FetchSpans
 from otel_worker.metrics import Instruments, WorkerMetrics
 from otel_worker.recorder import Recorder
 from otel_worker.spans import Emitter
+from otel_worker.shuffle_spans import ShuffleSpans
+from otel_worker.shuffles import Shuffles
 from otel_worker.stuck import Stuck
 from otel_worker.submissions import Submission, Submissions
 from otel_worker.task_spans import TaskSpans
@@ -60,6 +62,7 @@ class WorkerSpans:
         self.fetches = FetchSpans(emitter, self.tasks)
         self.task_ended = self.tasks.task_ended
         self.key_released = self.tasks.key_released
+        self.shuffles = ShuffleSpans(emitter, self.tasks)
         self.fetch_ended = self.fetches.fetch_ended
         self.serve_ended = self.fetches.serve_ended
         self.gather_ended = self.fetches.gathers.gather_ended
@@ -84,6 +87,7 @@ class Runtime:
         self.by_slow: dict[int, Recorder] = {}
         self.spans: dict[Recorder, WorkerSpans] = {}
         self.operations = _Operations()
+        self.shuffles = Shuffles(self)
         self._closed: list[Recorder] = []
         self.submissions = Submissions(self._client_emitter, self.clock)
         end_all = guard("exit", self._end_all)
@@ -149,6 +153,10 @@ class Runtime:
         worker.handlers.update(get_data=worker.get_data, gather=worker.gather)
         worker.periodic_callbacks["tick"].callback = worker._measure_tick
 
+        if (shuffle := worker.extensions.get("shuffle")) is not None:
+            worker.handlers.update(
+                shuffle_receive=shuffle.shuffle_receive, shuffle_inputs_done=shuffle.shuffle_inputs_done
+            )
     def _forget(self, worker: int, counter: Any, slow: int) -> None:
         recorder = self.by_worker.pop(worker, None)
         self.by_counter.pop(counter, None)
@@ -162,13 +170,17 @@ class Runtime:
         recorder = self.by_worker.get(id(worker))
         if recorder is None:
             return False
-        recorder.close(now)
-        self.spans[recorder].tasks.close()
+        self._end(recorder, now)
         self._forget(id(worker), worker.state.task_counter, id(_slow(worker)))
         return True
 
     def start_flush(self) -> None:
         """As `flush`, but nobody waits."""
+    def _end(self, recorder: Recorder, now: int) -> None:
+        recorder.close(now)
+        self.shuffles.close(recorder, now)
+        self.spans[recorder].tasks.close()
+
         self._endings.start_flush(self.providers.flushable(), self.settings.flush_timeout)
 
     async def flush(self) -> None:
@@ -188,8 +200,7 @@ class Runtime:
 
     def _end_all(self, now: int) -> None:
         for recorder in list(self.by_worker.values()):
-            recorder.close(now)
-            self.spans[recorder].tasks.close()
+            self._end(recorder, now)
         self.submissions.close(now)
         for held in (self.by_counter, self.by_worker, self.by_slow, self.spans):
             held.clear()
@@ -403,8 +414,11 @@ class Runtime:
         server = getattr(handler, "__self__", None)
         if id(server) not in self.by_worker:
             return None
-        get_data = getattr(server, "handlers", {}).get("get_data")
-        return wire.announcement() if hasattr(get_data, "_otel_worker") else None
+        handlers = getattr(server, "handlers", {})
+        if not hasattr(handlers.get("get_data"), "_otel_worker"):
+            return None
+        called = all(hasattr(handlers.get(op), "_otel_worker") for op in wire.CALLED)
+        return wire.announcement(wire.CALLS if called else wire.GET_DATA)
 
     def serve_began(self, worker: Any, comm: Any, keys: Any, who: Any, carrier: Any, now: int) -> Serve | None:
         recorder = self._recorder(worker)

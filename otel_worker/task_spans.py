@@ -10,6 +10,7 @@ from opentelemetry.trace import Link, SpanKind
 from otel_worker import names, wire
 from otel_worker.budget import COALESCED, DROPPED, UNSAMPLED
 from otel_worker.coalesce import Coalesced, Slow, own_time
+from otel_worker.shuffle_steps import step_spans
 from otel_worker.spans import GAP, in_seconds, seconds
 from otel_worker.standin import StandIn
 
@@ -276,6 +277,8 @@ class TaskSpans:
             self._end(task, held.waiting, task.waiting, task.wait_ended or task.ended)
         if held.run is not None:
             self._describe_run(task, held.run)
+            if task.steps:
+                step_spans(self._emit, task, held.run)
             self._end(task, held.run, task.run_begun, task.run_ended or task.taken or task.ended)
         if held.execute is not None:
             self._spills(task, held.execute)

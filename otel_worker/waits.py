@@ -207,7 +207,7 @@ def apportion(length: int, weights: Mapping[str, int], out: dict[str, int]) -> N
 def execute_sums(task: Task, now: int) -> dict[str, int]:
     """Split the time from `executing` to the end among activities, in ns; the values sum to it exactly."""
     end = task.ended or now
-    if task.spills is None and task.taken and task.run_begun and task.submitted and task.loading:
+    if task.spills is None and task.steps is None and task.taken and task.run_begun and task.submitted and task.loading:
         return _plain_execution(task, end)
     begun = task.executing
     submitted = task.submitted or task.run_begun
@@ -249,11 +249,22 @@ def _execute_part(task: Task, ops: Iterable[SpillOp], name: str, start: int, len
     if name == names.STORE:
         return split_store(ops, start, length)
     if name == names.RUN:
-        cpu = min(task.run_cpu, length)
-        return {names.RUN_CPU: cpu, names.RUN_NONCPU: length - cpu}
+        return _split_run(task, length)
     if name == names.LOAD:
         return _split_load(ops, start, length)
     return {name: length}
+
+
+def _split_run(task: Task, length: int) -> dict[str, int]:
+    """CPU, what its steps in shuffles waited for, and the rest."""
+    parts = {names.RUN_CPU: min(task.run_cpu, length)}
+    rest = length - parts[names.RUN_CPU]
+    for name, ns in total(step.waits() for step in task.steps or ()).items():
+        if ns := min(ns, rest):
+            parts[name] = ns
+            rest -= ns
+    parts[names.RUN_NONCPU] = rest
+    return parts
 
 
 def _split_load(ops: Iterable[SpillOp], start: int, length: int) -> dict[str, int]:

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 
 # The one key of ours, in a handshake dict, a message, a reply and an annotation.
 KEY = "otel_worker"
-VERSION = 1
+CALLS = 2  # who announces this strips our key from P2P shuffles' and actors' messages, too
+GET_DATA = 1  # only from `get_data`
+CALLED = ("shuffle_receive",)  # the handlers that CALLS stands for
 ROLE = "otel_worker_role"  # in a handshake, of who connects
 ROLES = ("client", "scheduler")
 
@@ -33,14 +35,14 @@ _SPAN_ID = re.compile(r"[0-9a-f]{16}")
 TOLD = ("loop", "unspill", "spill", "serialize")
 
 
-def announcement() -> dict[str, Any]:
+def announcement(version: int = GET_DATA) -> dict[str, Any]:
     """What a listener that strips our key says of itself."""
-    return {KEY: VERSION}
+    return {KEY: version}
 
 
-def announced(remote_info: Any) -> bool:
-    version = remote_info.get(KEY) if isinstance(remote_info, Mapping) else None
-    return type(version) is int and version >= 1  # a bool is none of ours
+def announced(remote_info: Any, version: int = GET_DATA) -> bool:
+    told = remote_info.get(KEY) if isinstance(remote_info, Mapping) else None
+    return type(told) is int and told >= version  # a bool is none of ours
 
 
 def carrier(context: Context) -> dict[str, str]:
@@ -118,6 +120,33 @@ def asked(keys: Any) -> tuple[Any, ...]:
         return tuple(dict.fromkeys(keys))
     except TypeError:
         return ()
+
+
+def call(context: Context | None, address: str, kind: str, annotations: Any = None) -> dict[str, Any]:
+    """What a message carries besides: a context, unless out of budget, who sends it, and to which submission it belongs."""
+    told: dict[str, Any] = {"carrier": {} if context is None else carrier(context), "who": address, "kind": kind}
+    if isinstance(annotations, Mapping) and KEY in annotations:
+        told["annotation"] = annotations[KEY]
+    return told
+
+
+def read_call_annotations(value: Any) -> dict[str, Any] | None:
+    """The annotations of the tasks that a message belongs to."""
+    told = value.get("annotation") if isinstance(value, Mapping) else None
+    return None if told is None else {KEY: told}
+
+
+def read_call(value: Any) -> tuple[Context | None, str, str]:
+    """Return the context, the address, and the kind of who sent a message, as far as it told them."""
+    if not isinstance(value, Mapping):
+        return None, "", ""
+    who, kind = value.get("who"), value.get("kind")
+    fields = value.get("carrier")
+    return (
+        extract(fields) if fields else None,
+        str(who) if _is_word(who) else "",
+        str(kind) if kind in ("worker", *ROLES) else "",
+    )
 
 
 # --- replies -----------------------------------------------------------------------------------------------------------

@@ -158,6 +158,30 @@ def test_what_we_annotate_is_read():
     assert read == ({"traceparent": TRACEPARENT}, 7, COMPUTATION)
 
 
+# --- calls -------------------------------------------------------------------------------------------------------------
+
+calls = garbage | st.dictionaries(st.sampled_from(("carrier", "who", "kind", "annotation")), carriers | garbage)
+
+
+@fuzz
+@given(calls)
+@example({"carrier": {}, "who": "tcp://\ud800", "kind": "king", "annotation": []})
+def test_a_call_that_pretends_to_be_ours(told: Any):
+    context, who, kind = wire.read_call(told)
+    assert context is None or trace.get_current_span(context).get_span_context().is_valid
+    assert who.isascii()
+    assert len(who) <= wire.MAX_FIELD
+    assert kind in ("", "worker", "client", "scheduler")
+    assert wire.read_annotation(wire.read_call_annotations(told)) is None or told["annotation"]
+
+
+def test_a_call_is_read_as_it_was_sent():
+    annotation = {wire.KEY: {"carrier": {}, "share": 1, "computation": "0" * 16}}
+    told = wire.call(None, "tcp://a:1", "worker", annotation)
+    assert wire.read_call(told) == (None, "tcp://a:1", "worker")
+    assert wire.read_call_annotations(told) == annotation
+
+
 # --- replies -------------------------------------------------------------------------------------------------------------
 
 TOLD = {"loop": 1, "unspill": 2, "spill": 3, "serialize": 4}
