@@ -21,6 +21,7 @@ from otel_worker.endings import Endings
 from otel_worker.facts import Clock, Failure, Fetch, Gather, Serve, SpillOp, Task, readable
 from otel_worker.fetch_spans import FetchSpans
 from otel_worker.metrics import Instruments, WorkerMetrics
+from otel_worker.quiet import Quiet
 from otel_worker.recorder import Recorder
 from otel_worker.spans import Emitter
 from otel_worker.shuffle_spans import ShuffleSpans
@@ -92,6 +93,7 @@ class Runtime:
         self.submissions = Submissions(self._client_emitter, self.clock)
         end_all = guard("exit", self._end_all)
         self._endings = Endings(lambda: end_all(perf_counter_ns()))
+        self._quiet = Quiet()
 
     @cached_property
     def settings(self) -> Settings:
@@ -107,6 +109,7 @@ class Runtime:
 
     def _emitter(self, role: str) -> Emitter:
         self._endings.bound(self.providers.flushable())
+        self._quiet.install()
         budget = Budget(self.settings.span_budget, self.settings.span_burst, perf_counter_ns())
         return Emitter(self.providers.tracer(role), self.settings, budget, perf_counter_ns)
 
@@ -193,6 +196,7 @@ class Runtime:
     def close(self, now: int) -> None:
         """Observing ends: workers that run on are silent from now on."""
         self._endings.release()
+        self._quiet.undo()
         made = bool(self.by_worker)
         self._end_all(now)
         if made:

@@ -1,21 +1,17 @@
 """However a process ends: no span is lost, and a Collector that does not answer holds nobody up."""
 
 import json
-import socket
-import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import grpc
 import pytest
 
 from otel_worker.checks import check
-from otel_worker.receiver import SIGNALS, Receiver
+from otel_worker.receiver import Receiver
 from otel_worker.traces import Span, read
+from tests.collectors import closed, exhausted, mute, silent, slow_http, unavailable
 from tests.processes import Program, Programs
 
 pytestmark = pytest.mark.slow
@@ -92,42 +88,6 @@ def test_workers_of_the_command_line_lose_no_span(programs: Programs, receiver: 
 # --- a Collector that does not answer ----------------------------------------------------------------------------------
 
 
-@contextmanager
-def silent() -> Iterator[str]:
-    """Accepts connections and says nothing."""
-    with socket.create_server(("127.0.0.1", 0), backlog=128) as server:
-        yield f"http://127.0.0.1:{server.getsockname()[1]}"
-
-
-@contextmanager
-def mute() -> Iterator[str]:
-    """Speaks gRPC, takes each call, and answers none."""
-    done = threading.Event()
-
-    def export(_body: bytes, _context: grpc.ServicerContext) -> bytes:
-        done.wait(120)
-        return b""
-
-    server = grpc.server(ThreadPoolExecutor(16))
-    handler = {"Export": grpc.unary_unary_rpc_method_handler(export)}
-    handlers = [grpc.method_handlers_generic_handler(signal.service, handler) for signal in SIGNALS.values()]
-    server.add_generic_rpc_handlers(handlers)
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    try:
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        done.set()
-        server.stop(None).wait()
-
-
-@contextmanager
-def closed() -> Iterator[str]:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    yield f"http://127.0.0.1:{port}"
-
-
 def dead(*endpoints: tuple[Any, str]) -> pytest.MarkDecorator:
     ids = [f"{protocol[:4]}-{endpoint.__name__}" for endpoint, protocol in endpoints]
     return pytest.mark.parametrize(("endpoint", "protocol"), endpoints, ids=ids)
@@ -152,6 +112,16 @@ def test_a_dead_collector_holds_up_no_restart_close_or_exit(programs: Programs, 
     for step in ("restart", "close", "exit"):
         assert with_us[step] < LOADED * without[step] + 3 + LOAD, step
     assert with_us["work:b"] < without["work:b"] + LOAD
+
+
+@dead((exhausted, "grpc"), (unavailable, "http/protobuf"), (slow_http, "http/protobuf"))
+def test_a_collector_that_refuses_holds_up_no_exit(programs: Programs, endpoint, protocol: str) -> None:
+    with endpoint() as url:
+        ours = programs.script("work.py", "threads", "work:a", endpoint=url, OTEL_EXPORTER_OTLP_PROTOCOL=protocol)
+        took = seconds(ours)
+    print(took)
+    assert took["exit"] < 3 + 2 * LOAD  # Dask closes client and cluster meanwhile
+    assert ours.logged().count("otel_worker: tasks are not affected") <= 1, ours.logged()
 
 
 @dead((silent, "grpc"), (closed, "http/protobuf"))
