@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import socket
@@ -52,7 +53,7 @@ class Cluster:
         self.variant = variant
         self._folder = folder
         self._environment = environment(
-            PYTHONPATH=str(ROOT),
+            PYTHONPATH=os.pathsep.join(str(place) for place in (variant.source, ROOT) if place),
             OTEL_EXPORTER_OTLP_ENDPOINT=endpoint,
             OTEL_EXPORTER_OTLP_PROTOCOL="grpc",
             OTEL_LOGS_EXPORTER="none",
@@ -89,12 +90,14 @@ class Cluster:
                 stdin=subprocess.PIPE if name == "client" else subprocess.DEVNULL,
                 stdout=subprocess.PIPE if name == "client" else log,
                 stderr=log,
-                cwd=ROOT,
+                cwd=self._folder,
             )
 
     def ready(self) -> None:
         """Return once the client has its workers."""
         self._answer()
+        if self.order("observed") != [self.variant.observes] * len(WORKERS):
+            raise BenchmarkError(f"{self.variant.name!r} is not what it says; its logs are in {self._folder}")
         for order in self.variant.orders:
             self.order(order)
 

@@ -56,6 +56,11 @@ def is_spent() -> bool:
     return ours is None or not any(spans.emitter.could(SPANS) for spans in ours.spans.values())
 
 
+def is_observed() -> bool:
+    ours = runtime()
+    return ours is not None and bool(ours.by_worker)
+
+
 def drop_observers() -> None:
     for recorder in runtime().by_worker.values():
         recorder.observers.clear()
@@ -106,6 +111,7 @@ def run(client: Client, order: dict[str, Any]) -> dict[str, Any]:
 ORDERS: dict[str, Callable[[Client, dict[str, Any]], Any]] = {
     **dict.fromkeys(work.WORKLOADS, run),
     "settle": lambda client, _: settle(client),
+    "observed": lambda client, _: list(client.run(is_observed).values()),
     "facts only": lambda client, _: client.run(drop_observers) and None,
     "tell": lambda client, _: {
         "spans": list(client.run(told).values()),

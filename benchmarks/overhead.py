@@ -12,40 +12,26 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.clusters import ROOT, BenchmarkError, Cluster
+from benchmarks import sink
+from benchmarks.clusters import BenchmarkError, Cluster
 from benchmarks.spread import spread
-from benchmarks.variants import BARE, VARIANTS, Variant
+from benchmarks.variants import BARE, OURS, QUICK, VARIANTS, Variant
 from benchmarks.work import WORKLOADS
-from tests.services import Process
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-TASKS = {"no-op": 2000, "10 ms": 150, "transfers": 600, "spill": 800}
-QUICK_TASKS = {"no-op": 1000, "10 ms": 50, "transfers": 200, "spill": 300}
+TASKS = {"no-op": 1000, "10 ms": 60, "transfers": 300, "spill": 400}
 WHO = ("workers", "scheduler", "client", "wall")
 Samples = dict[tuple[str, str, str], list[float]]  # (workload, variant, who) -> seconds, a round each
-
-
-def collector(folder: Path) -> Process:
-    """A real Collector that keeps nothing."""
-    command = [sys.executable, str(ROOT / "scripts" / "build-services"), "--cached"]
-    answer = subprocess.run(command, capture_output=True, text=True, check=False)
-    if answer.returncode:
-        raise BenchmarkError(answer.stderr.strip())
-    binary = Path(answer.stdout.splitlines()[0])
-    variables = ("OTELCOL_GRPC_ENDPOINT", "OTELCOL_METRICS_PORT")
-    process = Process(binary, ROOT / "benchmarks" / "collector.yaml", folder / "collector.log", variables)
-    process.start()
-    return process
 
 
 class Bench:
@@ -57,16 +43,15 @@ class Bench:
         self.folder = folder
         self.samples: Samples = {}
         self.told: dict[str, Any] = {}
-        self.service = collector(folder)
+        self.sink = sink.start(folder)
 
     def generation(self, number: int, rounds: int) -> None:
         """Start all clusters anew: what differs from process to process (hashes, memory) is drawn again."""
-        endpoint = f"http://{self.service.endpoints['OTELCOL_GRPC_ENDPOINT']}"
         clusters = []
         try:
             for variant in self.variants:
                 place = self.folder / f"{number}-{variant.name.replace(' ', '-')}"
-                clusters.append(Cluster(variant, place, endpoint))
+                clusters.append(Cluster(variant, place, self.sink.endpoint))
                 clusters[-1].ready()
                 self._visit(clusters[-1], {name: count // 4 for name, count in self.tasks.items()})  # warm it up
                 clusters[-1].pause()
@@ -101,7 +86,7 @@ class Bench:
         return measured
 
     def close(self) -> None:
-        self.service.kill()
+        self.sink.kill()
 
 
 def ratios(samples: Samples, workload: str, variant: str, who: str) -> list[float]:
@@ -148,11 +133,12 @@ def chosen(names: str, known: Sequence[str], what: str) -> list[str]:
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="within three minutes: shorter, and fewer rounds")
-    parser.add_argument("--rounds", type=int, help="rounds a generation (default 8; quick: 4)")
+    parser.add_argument("--quick", action="store_true", help="within three minutes: fewer variants and rounds")
+    parser.add_argument("--rounds", type=int, help="rounds a generation (default 6; quick: 3)")
     parser.add_argument("--generations", type=int, help="how often all clusters are started anew (default 2; quick: 1)")
     parser.add_argument("--variants", default="", help="comma-separated; bare is always among them")
     parser.add_argument("--workloads", default="", help="comma-separated")
+    parser.add_argument("--against", type=Path, help="a folder with another version of us, measured beside this one")
     parser.add_argument("--out", type=Path, help="write every sample as JSON to this file")
     return parser.parse_args()
 
@@ -166,11 +152,13 @@ def measure(bench: Bench, generations: int, rounds: int) -> None:
 
 def main() -> None:
     asked = arguments()
-    names = chosen(asked.variants, [variant.name for variant in VARIANTS], "variant")
+    known = [variant.name for variant in VARIANTS]
+    names = chosen(asked.variants or (",".join(QUICK) if asked.quick else ""), known, "variant")
     variants = [variant for variant in VARIANTS if variant is BARE or variant.name in names]
-    counts = QUICK_TASKS if asked.quick else TASKS
-    tasks = {name: counts[name] for name in chosen(asked.workloads, list(WORKLOADS), "workload")}
-    rounds, generations = asked.rounds or (4 if asked.quick else 8), asked.generations or (1 if asked.quick else 2)
+    if asked.against:
+        variants.append(replace(OURS, name="ours before", about=f"the code in {asked.against}", source=asked.against))
+    tasks = {name: TASKS[name] for name in chosen(asked.workloads, list(WORKLOADS), "workload")}
+    rounds, generations = asked.rounds or (3 if asked.quick else 6), asked.generations or (1 if asked.quick else 2)
     folder = Path(tempfile.mkdtemp(prefix="otel-worker-bench-"))
     try:
         bench = Bench(variants, tasks, folder)
@@ -180,13 +168,14 @@ def main() -> None:
             bench.close()
     except BenchmarkError as error:
         sys.exit(f"overhead: {error}")
+    print(f"Spans and metrics went to {bench.sink.name}.")
     print("\n".join([*table(bench.samples, variants, tasks), *legend(variants, bench.told)]))
     if asked.out:
         samples = [
             {"workload": workload, "variant": variant, "who": who, "tasks": tasks[workload], "seconds": seconds}
             for (workload, variant, who), seconds in bench.samples.items()
         ]
-        asked.out.write_text(json.dumps({"samples": samples, "told": bench.told}, indent=1))
+        asked.out.write_text(json.dumps({"sink": bench.sink.name, "samples": samples, "told": bench.told}, indent=1))
     shutil.rmtree(folder)
 
 

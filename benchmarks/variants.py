@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
 NOT_OURS = {"OTEL_PYTHON_DISABLED_INSTRUMENTATIONS": "dask"}
 
@@ -21,14 +22,22 @@ class Variant:
     environment: Mapping[str, str] = field(default_factory=dict)
     preload: str = ""  # of the workers
     orders: tuple[str, ...] = ()
+    source: Path | None = None  # where `otel_worker` is taken from, else this tree
+
+    @property
+    def observes(self) -> bool:
+        """Whether ours is at work in its processes."""
+        return self.instrumented and self.environment is not NOT_OURS
 
 
 BARE = Variant("bare", "plain Dask, no OpenTelemetry", instrumented=False)
+OURS = Variant("ours", "default settings, spans and metrics exported")
+QUICK = ("bare", "bare again", "ours", "facts only", "sampled off")
 
 VARIANTS = (
     BARE,
     Variant("bare again", "the same: what differs is noise", instrumented=False),
-    Variant("ours", "default settings, spans and metrics to a Collector"),
+    OURS,
     Variant("facts only", "our hooks and facts; no observer, so neither spans nor metrics", orders=("facts only",)),
     Variant(
         "budget 0",
