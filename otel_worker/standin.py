@@ -42,9 +42,11 @@ class StandIn(trace.Span):
             self._real = self._source.run_span(self._task)
         return self._real
 
-    def close(self) -> None:
-        """The task is over: whoever asks later gets what there is."""
+    def close(self, real: trace.Span | None) -> None:
+        """The task is over: whoever asks later gets what there is, now or never."""
         self._over = True
+        if self._real is None:
+            self._real = real
 
     def get_span_context(self) -> SpanContext:
         real = self.real()

@@ -164,8 +164,7 @@ class TaskSpans:
             held = self._held(task)
             self._finish(task, held)
             if held.standin is not None:
-                held.standin.real()  # a span that exists already, or none for ever: the task has ended
-                held.standin.close()
+                held.standin.close(held.run)
             task.span = None if held.standin is None else held
 
     def _finish(self, task: Task, held: Held) -> None:
