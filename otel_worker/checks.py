@@ -9,7 +9,7 @@ from otel_worker.traces import Ref, Span, by_ref, children, number
 
 _ROUNDING = 1_000  # nanoseconds: an exported phase ends 1 us before the next begins
 _MAX_LINKS = 20
-_GONE = ("cancelled", "released", "closed")  # outcomes of a dependent that a fetch may outlive
+_GONE = ("cancelled", "released", "stolen", "closed")  # outcomes of a dependent that a fetch may outlive
 
 # Children that follow each other; others of one parent may overlap.
 _PHASES = {

@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Hashable, Iterable, Mapping
+    from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
     from otel_worker.recorder import Recorder
@@ -99,6 +99,8 @@ class StateView(Protocol):
     def executing(self) -> Collection[Any]: ...
     @property
     def data_needed(self) -> Mapping[str, Any]: ...
+    @property
+    def stimulus_log(self) -> Sequence[Any]: ...
 
     def _should_throttle_incoming_transfers(self) -> bool: ...
 

@@ -285,13 +285,15 @@ class Recorder:
             task.ready_parts = self.clocks.ready_parts(task.ready_marks, resources=task.resources)
             task.ready_marks = None
 
-    @staticmethod
-    def _outcome(task: Task, after: str) -> str:
+    def _outcome(self, task: Task, after: str) -> str:
         if after in ("memory", "error"):
             return after
         if task.rescheduled:
             return "rescheduled"
-        return "cancelled" if task.cancelled or after in LIMBO else "released"
+        if task.cancelled or after in LIMBO:
+            return "cancelled"
+        log = self.state.stimulus_log
+        return "stolen" if log and type(log[-1]).__name__ == "StealRequestEvent" else "released"
 
     def task_ended(self, task: Task, outcome: str, now: int, view: TaskView | None = None) -> None:
         self._leaves_waiting(task, now)

@@ -47,6 +47,7 @@ class State:
         self.in_flight_workers: dict[str, Any] = {}
         self.executing: set[Any] = set()
         self.data_needed: dict[str, Any] = {"tcp://a": 1}
+        self.stimulus_log: list[Any] = []
 
     def _should_throttle_incoming_transfers(self) -> bool:
         return self.throttled
