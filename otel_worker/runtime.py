@@ -360,7 +360,7 @@ class Runtime:
         told = wire.read_trailer(reply)
         if isinstance(reply, dict):
             reply.pop(wire.KEY, None)
-        fetch.peer_known = told is not None
+        fetch.peer_known = told is not None or (fetch.peer_known and wire.is_busy(reply))
         if told is not None:
             fetch.peer_loop, fetch.peer_unspill = told["loop"], told["unspill"]
             fetch.peer_spill, fetch.peer_serialize = told["spill"], told["serialize"]

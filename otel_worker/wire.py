@@ -175,6 +175,11 @@ class Trailer(dict):  # type: ignore[type-arg]
         return dict, (dict(self._told()),)
 
 
+def is_busy(reply: Any) -> bool:
+    """Such a reply says nothing else: the peer has done nothing to tell of."""
+    return isinstance(reply, dict) and reply.get("status") == "busy"
+
+
 def read_trailer(reply: Any) -> dict[str, int] | None:
     """Return ns by name (`TOLD`) from a reply of `get_data`, or None if the peer told nothing that can be believed."""
     value = reply.get(KEY) if isinstance(reply, Mapping) else None

@@ -60,6 +60,7 @@ def test_a_busy_peer(live: Live, delay: float):
         assert fetch.status == "unset"
         assert "error.type" not in fetch.attributes
         assert below(live, fetch, "get_data").attributes["dask.outcome"] == ("success" if fetch is last else "busy")
+        assert below(live, fetch, "request").attributes["dask.peer.instrumented"], "busy or not, it announced itself"
     pauses = sum(max(0, one.start - other.end) for other, one in pairwise(before)) / 1e9
     assert pauses < 0.1, "each attempt begins with the key's wish to be fetched again"
     asking = sum(lasts(below(live, fetch, "request")) for fetch in (*before, last))
