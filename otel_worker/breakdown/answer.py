@@ -16,6 +16,7 @@ from otel_worker.traces import count
 
 _MOST_PEERS = 4
 _WORTH = 0.1  # of all waiting; a peer with less is not named
+_STANDS_OUT = 1.5  # times the mean of all peers; where none does, none is called slow
 _PART = 0.12  # of what was waited for a peer; a part with less is not named
 _MOST_PARTS = 3
 _SHARE = 0.005  # of all seconds; a phase with less is not named
@@ -65,12 +66,10 @@ def answer(
 ) -> Answer:
     """`workers` are names by address."""
     waited = sum(p.seconds for p in peers)
-    slow = [p for p in peers if p.seconds > _WORTH * waited and p.seconds > _SHARE * _total(tasks)][:_MOST_PEERS]
-    return Answer(
-        _headline(tasks),
-        tuple(_verdict(peer, workers) for peer in slow),
-        tuple(_remarks(tasks, slow, overtook)),
-    )
+    slow = [p for p in peers if p.seconds > max(_WORTH * waited, _SHARE * _total(tasks))][:_MOST_PEERS]
+    alike = len(slow) > 2 and max(p.seconds for p in peers) < _STANDS_OUT * waited / len(peers)
+    verdicts = [_together(peers)] if alike else [_verdict(peer, workers) for peer in slow]
+    return Answer(_headline(tasks), tuple(verdicts), tuple(_remarks(tasks, slow, overtook)))
 
 
 def _total(tasks: Sequence[Task]) -> float:
@@ -112,6 +111,27 @@ def _by_phase(parts: Mapping[str, int]) -> dict[str, int]:
 
 def _verdict(peer: Peer, workers: Mapping[str, str]) -> Verdict:
     name = workers.get(peer.address) or peer.address
+    was, whys = _whys(peer, name, workers)
+    waited = f"{count(peer.tasks, 'task')} waited {_seconds(peer.seconds)} for values from {name}"
+    return Verdict(peer.address, f"{name} {was}" if was else name, f"{waited}: {whys}.")
+
+
+def _together(peers: Sequence[Peer]) -> Verdict:
+    """Of peers that are alike."""
+    parts: dict[str, float] = {}
+    for peer in peers:
+        for activity, seconds in peer.parts.items():
+            parts[activity] = parts.get(activity, 0.0) + seconds
+    total = Peer("", sum(p.seconds for p in peers), 0, 0, sum(p.busy for p in peers), 0, parts, {})
+    _, whys = _whys(total, "the peer", {})
+    waited = (
+        f"Tasks waited {_seconds(total.seconds)} for values from {count(len(peers), 'peer')}, for each about as long"
+    )
+    return Verdict("", "No peer stood out", f"{waited}: {whys}.")
+
+
+def _whys(peer: Peer, name: str, workers: Mapping[str, str]) -> tuple[str, str]:
+    """What it was, and the causes with their seconds."""
     seconds = {cause: _of(peer, cause) for cause in _CAUSES}
     order = sorted(seconds, key=lambda cause: -seconds[cause])
     worth = [c for c in order if seconds[c] >= _PART * peer.seconds][:_MOST_PARTS]
@@ -119,9 +139,7 @@ def _verdict(peer: Peer, workers: Mapping[str, str]) -> Verdict:
     whys = [
         f"{_seconds(seconds[c])} {c.words.format(peer=name)}{_evidence(peer, c.activities[0], workers)}" for c in worth
     ]
-    waited = f"{count(peer.tasks, 'task')} waited {_seconds(peer.seconds)} for values from {name}"
-    sentence = f"{waited}: {_listed(whys)}." if whys else f"{waited}, for many small reasons."
-    return Verdict(peer.address, f"{name} {was}" if was else name, sentence)
+    return was, _listed(whys) or "for many small reasons"
 
 
 def _of(peer: Peer, cause: _Cause) -> float:

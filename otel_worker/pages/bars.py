@@ -23,7 +23,11 @@ T = TypeVar("T")
 MOST_TASKS: Final = 20_000  # drawn one by one: a browser still zooms through their bars without a wait
 MOST_LANES: Final = 120
 _FEW = 10  # workers that surely fit
-_WAITS, _FETCHES, _SERVED = 6, 10, 4  # lanes a worker
+_ROOM: Final = (
+    (4, (5, 6, 3)),
+    (_FEW, (3, 4, 2)),
+)  # up to so many workers: lanes a worker for waits, fetches, what it serves
+_LITTLE_ROOM: Final = (2, 2, 1)
 
 WHATS: Final = ("runs", "waits", "fetch", "serves", "event loop", "others")
 _RUNS, _WAIT, _FETCH, _SERVE, _LOOP, _OTHERS = range(len(WHATS))
@@ -132,6 +136,7 @@ class _Drawing:
         self.served = _by_worker(ours[names.GET_DATA], worker)
         loops = [*ours[names.LOOP_BLOCKED], *(s for s in ours[names.SPILL] if not s.parent_id)]
         self.loops = _by_worker(loops, worker)
+        self.room = _LITTLE_ROOM
         self.undrawn: dict[str, int] = defaultdict(int)
 
     def draw(self, known: Mapping[str, str]) -> None:
@@ -140,6 +145,7 @@ class _Drawing:
         )
         if len(workers) > _FEW:
             workers.sort(key=self._waited)
+        self.room = next((room for most, room in _ROOM if len(workers) <= most), _LITTLE_ROOM)
         for drawn, worker in enumerate(workers):
             if len(self.found.lanes) >= MOST_LANES:
                 self.found.left_out.append(
@@ -152,7 +158,7 @@ class _Drawing:
             self._serves(worker)
             self._loop(worker)
         for what, number_ in self.undrawn.items():
-            self.found.left_out.append(f"{number_:,} {what} found no room: the longest are drawn.")
+            self.found.left_out.append(f"{number_:,} {_UNDRAWN[what]} found no room: the longest are drawn.")
 
     def _waited(self, worker: str) -> tuple[int, str]:
         return -sum(t.waiting.duration for t in self.drawn.get(worker, []) if t.waiting), worker
@@ -161,7 +167,7 @@ class _Drawing:
         """A task's wait for data, and in the same lane the time until a thread took it."""
         waiting = [t for t in self.drawn.get(worker, []) if t.waiting is not None]
         intervals = [(t.waiting.start, (t.ready or t.waiting).end) for t in waiting if t.waiting]
-        for lane, task, interval in self._placed(worker, "waits", waiting, intervals, _WAITS):
+        for lane, task, interval in self._placed(worker, "waits", waiting, intervals, self.room[0]):
             item = self.found.item(_WAIT, lane, task.span, interval, task.key)
             for step in critical_steps(task, self.held):
                 self._split(lane, step.start, step.parts, names.WAITING, item)
@@ -170,7 +176,7 @@ class _Drawing:
 
     def _fetches(self, worker: str) -> None:
         mine = self.fetched.get(worker, [])
-        for lane, fetch, interval in self._placed(worker, "fetches", mine, _intervals(mine), _FETCHES):
+        for lane, fetch, interval in self._placed(worker, "fetches", mine, _intervals(mine), self.room[1]):
             peer = str(fetch.attributes.get(names.PEER_ADDRESS, ""))
             item = self.found.item(_FETCH, lane, fetch, interval, label(fetch), peer)
             self._remember_keys(item, fetch)
@@ -214,7 +220,7 @@ class _Drawing:
 
     def _serves(self, worker: str) -> None:
         mine = self.served.get(worker, [])
-        for lane, served, interval in self._placed(worker, "serves", mine, _intervals(mine), _SERVED):
+        for lane, served, interval in self._placed(worker, "serves", mine, _intervals(mine), self.room[2]):
             peer = str(served.attributes.get(names.PEER_ADDRESS, ""))
             item = self.found.item(_SERVE, lane, served, interval, label(served), peer)
             self._remember_keys(item, served)
@@ -224,8 +230,7 @@ class _Drawing:
         mine = self.loops.get(worker, [])
         for lane, span, interval in self._placed(worker, "event loop", mine, _intervals(mine), 1):
             blocked = span.name == names.LOOP_BLOCKED
-            by = str(span.attributes.get(names.LOOP_BLOCKED_BY) or span.attributes.get(names.LOOP_CAUSE) or "")
-            item = self.found.item(_LOOP, lane, span, interval, f"blocked by {by}" if blocked else label(span))
+            item = self.found.item(_LOOP, lane, span, interval, _blocked(span) if blocked else label(span))
             path = f"{names.EXECUTE}.{names.LOOP}" if blocked else f"{names.EXECUTE}.{names.STORE_SPILL}"
             self.found.bar(lane, Part(span.start, span.end, path), item)
 
@@ -262,6 +267,12 @@ class _Drawing:
             self.found.keys[item] = [self.found.strings(str(key)) for key in keys]
 
 
+_UNDRAWN: Final = {
+    "waits": "waits",
+    "fetches": "fetches",
+    "serves": "requests served",
+    "event loop": "stretches of a blocked event loop",
+}
 # What stands below fetches, executions and requests served.
 _BELOW: Final = (
     *(names.FETCH_QUEUED, names.CONNECT, names.REQUEST, names.FETCH_DESERIALIZE),
@@ -276,6 +287,11 @@ def executed(task: Task) -> tuple[int, int] | None:
         return task.execute.start, task.execute.end
     length = sum(part for path, part in task.parts.items() if path.startswith(f"{names.EXECUTE}."))
     return (max(task.span.start, task.span.end - length), task.span.end) if length else None
+
+
+def _blocked(span: Span) -> str:
+    by, cause = (str(span.attributes.get(name) or "") for name in (names.LOOP_BLOCKED_BY, names.LOOP_CAUSE))
+    return f"blocked by {by}" if by else f"blocked: {cause}"
 
 
 def _worker(span: Span) -> str:

@@ -12,7 +12,8 @@ const otelWorker = (() => {
   const items = columns(told.items);
   const { strings, kinds, lanes, workers, labels, whats, seconds: extent } = told;
   const kindCount = kinds.length;
-  const LEAST = 1; // pixels: narrower bars of a lane are drawn together
+  const WIDTHS = [1, 1.5, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64]; // pixels: narrower bars of a lane are drawn together
+  const MOST_BARS = 5000; // one by one, and as many together: what a browser draws at once without a wait
   const BELOW = 0.2; // of a lane: names stand above their bars
   const MOST_NAMES = 400;
   let hits = null; // items that the search found
@@ -62,8 +63,8 @@ const otelWorker = (() => {
     });
   };
 
-  // What is narrower than a pixel, by lane and pixel: the activity with most of it gives the colour.
-  const together = (to, bins, from, scale, pixels) => {
+  // What is too narrow, by lane and cell of time: the activity with most of it gives the colour.
+  const together = (to, bins, from, scale, cells) => {
     for (const lane of [...bins.keys()].sort((a, b) => a - b)) {
       const { sums, counts } = bins.get(lane);
       let run = null;
@@ -76,45 +77,62 @@ const otelWorker = (() => {
         });
         run = null;
       };
-      for (let pixel = 0; pixel < pixels; pixel++) {
-        if (!counts[pixel]) { flush(); continue; }
+      for (let cell = 0; cell < cells; cell++) {
+        if (!counts[cell]) { flush(); continue; }
         let kind = 0, covered = 0;
         for (let k = 0; k < kindCount; k++) {
-          const value = sums[pixel * kindCount + k];
+          const value = sums[cell * kindCount + k];
           covered += value;
-          if (value > sums[pixel * kindCount + kind]) kind = k;
+          if (value > sums[cell * kindCount + kind]) kind = k;
         }
         if (run && run.kind !== kind) flush();
-        if (!run) run = { first: pixel, kind, count: 0, covered: 0 };
-        run.last = pixel + 1;
-        run.count += counts[pixel];
+        if (!run) run = { first: cell, kind, count: 0, covered: 0 };
+        run.last = cell + 1;
+        run.count += counts[cell];
         run.covered += covered;
       }
       flush();
     }
   };
 
-  const look = (from, to_, pixels) => {
+  // The least width at which not too many bars are drawn one by one.
+  const least = (from, to, scale) => {
+    const counts = new Uint32Array(WIDTHS.length);
+    for (let i = 0; i < bars.start.length; i++) {
+      if (bars.end[i] < from || bars.start[i] > to) continue;
+      const width = (bars.end[i] - bars.start[i]) * scale;
+      let step = WIDTHS.length;
+      while (step > 0 && width < WIDTHS[step - 1]) step--;
+      if (step) counts[step - 1]++;
+    }
+    let total = 0, step = WIDTHS.length - 1;
+    while (step > 0 && total + counts[step] + counts[step - 1] <= MOST_BARS) total += counts[step--];
+    return WIDTHS[step];
+  };
+
+  const look = (from, to, pixels) => {
     const drawn = empty();
-    const scale = pixels / (to_ - from);
+    const scale = pixels / (to - from);
+    const width = least(from, to, scale);
+    const cells = Math.max(50, Math.min(Math.round(pixels / Math.ceil(width)), Math.round((2 * MOST_BARS) / lanes.length)));
+    const perCell = cells / (to - from);
     const bins = new Map();
     let small = 0, seen = 0;
     for (let i = 0; i < bars.start.length; i++) {
       const start = bars.start[i], end = bars.end[i];
-      if (end < from || start > to_) continue;
+      if (end < from || start > to) continue;
       seen++;
-      const width = (end - start) * scale;
-      if (width >= LEAST || (hits && hits[bars.item[i]])) { exact(drawn, i); continue; }
+      if ((end - start) * scale >= width || (hits && hits[bars.item[i]])) { exact(drawn, i); continue; }
       const lane = bars.lane[i];
-      const pixel = Math.min(pixels - 1, Math.max(0, Math.floor((start - from) * scale)));
+      const cell = Math.min(cells - 1, Math.max(0, Math.floor((start - from) * perCell)));
       let bin = bins.get(lane);
-      if (!bin) bins.set(lane, (bin = { sums: new Float32Array(pixels * kindCount), counts: new Uint32Array(pixels) }));
-      bin.sums[pixel * kindCount + bars.kind[i]] += Math.max(width, 1e-6);
-      bin.counts[pixel]++;
+      if (!bin) bins.set(lane, (bin = { sums: new Float32Array(cells * kindCount), counts: new Uint32Array(cells) }));
+      bin.sums[cell * kindCount + bars.kind[i]] += Math.max((end - start) * perCell, 1e-6);
+      bin.counts[cell]++;
       small++;
     }
-    together(drawn, bins, from, scale, pixels);
-    return { drawn, small, seen };
+    together(drawn, bins, from, perCell, cells);
+    return { drawn, small, seen, width };
   };
 
   const names = (from, to, pixels) => {
@@ -143,13 +161,13 @@ const otelWorker = (() => {
     const { start, end } = plot.x_range;
     if (!(end > start)) return;
     const pixels = Math.max(100, Math.round(plot.inner_width || 1000));
-    const { drawn, small, seen } = look(start, end, pixels);
+    const { drawn, small, seen, width } = look(start, end, pixels);
     const source = (name) => plot.document.get_model_by_name(name);
     source("bars").data = drawn;
     source("names").data = names(start, end, pixels);
     document.getElementById("detail").textContent =
       `${seconds(end - start)} in view, ${seen.toLocaleString("en")} bars.` +
-      (small ? ` ${small.toLocaleString("en")} of them are narrower than a pixel here and drawn together, in the colour of the longest; zoom in to see each.` : "");
+      (small ? ` ${small.toLocaleString("en")} of them, narrower than ${width === 1 ? "a pixel" : `${width} pixels`} here, are drawn together in the colour of most of them; zoom in to see each.` : "");
   };
   const later = () => {
     if (plot && !pending) {

@@ -11,7 +11,6 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Final
 
 from otel_worker import names
-from otel_worker.breakdown import named
 from otel_worker.breakdown.activities import journey, label
 from otel_worker.breakdown.apportion import add
 from otel_worker.pages.colors import KINDS, kind_of
@@ -179,7 +178,7 @@ def _peer(peer: Peer, kinds: Sequence[int], workers: Mapping[str, str]) -> str:
     )
     busy = f" ({peer.busy} busy)" if peer.busy else ""
     return (
-        f'<tr><th>{text(named(peer.address, workers))}</th><td class="number">{seconds(peer.seconds)}</td>'
+        f'<tr><th title="{text(peer.address)}">{text(workers.get(peer.address) or peer.address)}</th><td class="number">{seconds(peer.seconds)}</td>'
         f'<td class="number">{peer.fetches:,}{busy}</td><td class="number">{format_bytes(peer.nbytes)}</td>{cells}</tr>'
     )
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from otel_worker.pages.bokeh import Bokeh
 
-_LANE: Final = 24  # pixels
+_LANE: Final = 21  # pixels
 _BAR: Final = 0.45  # of a lane
 _BARS: Final = ("lane", "start", "end", "kind", "path", "item")
 _ITEMS: Final = ("what", "lane", "name", "key", "peer", "nbytes", "start", "end")
