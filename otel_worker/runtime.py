@@ -177,13 +177,13 @@ class Runtime:
         self._forget(id(worker), worker.state.task_counter, id(_slow(worker)))
         return True
 
-    def start_flush(self) -> None:
-        """As `flush`, but nobody waits."""
     def _end(self, recorder: Recorder, now: int) -> None:
         recorder.close(now)
         self.shuffles.close(recorder, now)
         self.spans[recorder].tasks.close()
 
+    def start_flush(self) -> None:
+        """As `flush`, but nobody waits."""
         self._endings.start_flush(self.providers.flushable(), self.settings.flush_timeout)
 
     async def flush(self) -> None:
