@@ -14,6 +14,7 @@ from time import perf_counter_ns as now
 from typing import TYPE_CHECKING, Any
 
 from otel_worker import wire
+from otel_worker.actor_hooks import ACTOR_TABLE, ActorHooks
 from otel_worker.call_hooks import CALL_TABLE, CallHooks
 from otel_worker.comm_proxy import CommProxy
 from otel_worker.current import CURRENT
@@ -78,16 +79,17 @@ TABLE: tuple[Patch, ...] = (
     Patch("distributed.client", "FutureState", "cancel", "future_ended", ("self",)),
     Patch("distributed.client", "FutureState", "set_error", "future_ended", ("self",)),
     *SHUFFLE_TABLE,
+    *ACTOR_TABLE,
     *CALL_TABLE,
 )
 
 
-class Hooks(ShuffleHooks, CallHooks):
+class Hooks(ShuffleHooks, ActorHooks, CallHooks):
     """Makes the replacements. `runtime` states the facts; its methods are called under the guard."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self._shuffles = runtime.shuffles
+        self._shuffles, self._actors = runtime.shuffles, runtime.actors
         self._safe = runtime.guard
 
     def make(self, hook: str, original: Any) -> Any:

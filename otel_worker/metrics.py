@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from opentelemetry.metrics import Histogram, Meter
 
+    from otel_worker.actor_facts import ActorCall
     from otel_worker.facts import Blocked, Fetch, Gather, Serve, SpillOp, Task
     from otel_worker.recorder import Recorder
     from otel_worker.settings import Settings
@@ -48,6 +49,8 @@ class WorkerMetrics:
         self.spill_io: Sums = {}
         self.shuffle: Sums = {}
         self.shuffle_io: Sums = {}
+        self.actor: Sums = {}
+        self.actor_calls: dict[str, int] = {}  # by outcome
         self.spans: Callable[[], Mapping[str, int]] = dict
 
     # --- the observer ----------------------------------------------------------------------------------------------------
@@ -101,6 +104,11 @@ class WorkerMetrics:
         if record.kind == names.SHUFFLE_RECEIVE:
             _add(self.shuffle, "", within(RECEIVE, record.parts()))
             _add(self.shuffle_io, "", {RECEIVE: record.nbytes})
+
+    def actor_called(self, call: ActorCall) -> None:
+        """Somebody called an actor that lives here."""
+        _add(self.actor, self.prefix(call.prefix) if self._by_prefix else "", call.parts())
+        self.actor_calls[call.outcome] = self.actor_calls.get(call.outcome, 0) + 1
 
     def loop_blocked(self, blocked: Blocked) -> None:
         """The histogram of the lag tells it."""
@@ -195,6 +203,8 @@ class Instruments:
             (names.METRIC_SPILL_IO, "By", "Bytes written to and read from disk", self._sums("spill_io", 1)),
             (names.METRIC_SHUFFLE_TIME, "s", "Time of P2P shuffles, by where and activity", self._sums("shuffle")),
             (names.METRIC_SHUFFLE_IO, "By", "Bytes of P2P shuffles, by where and activity", self._sums("shuffle_io", 1)),
+            (names.METRIC_ACTOR_TIME, "s", "Time of calls of actors, by activity", self._sums("actor")),
+            (names.METRIC_ACTOR_CALLS, "{call}", "Calls of actors by outcome", self._actor_calls),
             (names.METRIC_FETCH_IO, "By", "Bytes of fetched values, as Dask counts them", self._fetch_io),
             (names.METRIC_SPANS, "{span}", "Spans by what became of them", self._spans),
         ):
@@ -235,6 +245,11 @@ class Instruments:
     def _fetch_io(self, _: CallbackOptions) -> Iterator[Observation]:
         for worker, about in self._each():
             yield Observation(worker.fetch_io, about)
+
+    def _actor_calls(self, _: CallbackOptions) -> Iterator[Observation]:
+        for worker, about in self._each():
+            for outcome, count in dict(worker.actor_calls).items():
+                yield Observation(count, {**about, names.OUTCOME: outcome})
 
     def _spans(self, _: CallbackOptions) -> Iterator[Observation]:
         for worker, about in self._each():

@@ -42,6 +42,8 @@ SHUFFLE_UNPACK = "shuffle.unpack"
 SHUFFLE_SEND = "shuffle.send"
 SHUFFLE_RECEIVE = "shuffle_receive"
 SHUFFLE_WRITE = "shuffle.write"
+ACTOR = "actor"  # + prefix.method: SERVER where the actor lives, CLIENT where it is called
+
 
 SHUFFLE_FLUSH = "shuffle.flush"
 # --- attributes ----------------------------------------------------------------------------------------------------
@@ -50,6 +52,7 @@ TASK_KEY = "dask.task.key"
 TASK_PREFIX = "dask.task.prefix"
 TASK_GROUP = "dask.task.group"
 TASK_RUN_ID = "dask.task.run_id"
+TASK_ACTOR = "dask.task.actor"  # True: its value is an actor
 TASK_NBYTES = "dask.task.nbytes"
 TASK_DEPENDENCIES = "dask.task.dependencies"
 TASK_WAITED = "dask.task.waited"  # False: all its data was here when it arrived
@@ -119,6 +122,9 @@ TASKS_MIN = "dask.tasks.min"  # seconds of the quickest, without `ready`
 SHUFFLE_ID = "dask.shuffle.id"
 SHUFFLE_RUN_ID = "dask.shuffle.run_id"
 SHUFFLE_PARTITION = "dask.shuffle.partition"  # index of the partition that goes in or comes out
+ACTOR_METHOD = "dask.actor.method"  # of an actor, or its attribute
+ACTOR_TIME_PREFIX = "dask.actor.time."  # + executor_queue | run.cpu | run.noncpu | loop, seconds
+
 SHUFFLE_PARTITIONS = "dask.shuffle.partitions"  # how many partitions the shards of this batch come from
 SHUFFLE_NBYTES = "dask.shuffle.nbytes"
 SHUFFLE_TIME_PREFIX = "dask.shuffle.time."  # + activity, seconds
@@ -225,6 +231,9 @@ METRIC_SPILL_TIME = "dask.spill.time"
 METRIC_SPILL_IO = "dask.spill.io"
 METRIC_LOOP_LAG = "dask.event_loop.lag"
 METRIC_SHUFFLE_TIME = "dask.shuffle.time"
+METRIC_ACTOR_TIME = "dask.actor.time"
+METRIC_ACTOR_CALLS = "dask.actor.calls"
+METRIC_LOOP_LAG = "dask.event_loop.lag"
 METRIC_SHUFFLE_IO = "dask.shuffle.io"
 METRIC_TASK_OLDEST = "dask.task.oldest"
 METRIC_SPANS = "otel_worker.spans"

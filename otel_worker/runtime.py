@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 from opentelemetry import context as context_api
 
 from otel_worker import answers, wire
+from otel_worker.actor_spans import ActorSpans
+from otel_worker.actors import Actors
 from otel_worker.budget import Budget
 from otel_worker.endings import Endings
 from otel_worker.facts import Clock, Failure, Fetch, Gather, Serve, SpillOp, Task, readable
@@ -63,6 +65,8 @@ class WorkerSpans:
         self.fetches = FetchSpans(emitter, self.tasks)
         self.task_ended = self.tasks.task_ended
         self.key_released = self.tasks.key_released
+        self.actors = ActorSpans(emitter)
+        self.key_released = self.tasks.key_released
         self.shuffles = ShuffleSpans(emitter, self.tasks)
         self.fetch_ended = self.fetches.fetch_ended
         self.serve_ended = self.fetches.serve_ended
@@ -87,6 +91,7 @@ class Runtime:
         self.by_worker: dict[int, Recorder] = {}
         self.by_slow: dict[int, Recorder] = {}
         self.spans: dict[Recorder, WorkerSpans] = {}
+        self.actors = Actors(self)
         self.operations = _Operations()
         self.shuffles = Shuffles(self)
         self._closed: list[Recorder] = []
@@ -121,6 +126,7 @@ class Runtime:
 
         interval = int(getattr(worker, "_tick_interval", 0.02) * 1e9)
         recorder = Recorder(worker.state, self.clock, now, tick_interval=interval)
+        emitter.actors = worker.state.actors
         emitter = self._emitter("worker")
         emitter.group = key_split_group
         spans = self.spans[recorder] = WorkerSpans(emitter)
@@ -153,9 +159,8 @@ class Runtime:
         """What `__init__` bound before we came is bound anew: two handlers, and the tick."""
         self.worker_made(worker, now)
         self.by_worker[id(worker)].found(worker.state.tasks.values(), now)
-        worker.handlers.update(get_data=worker.get_data, gather=worker.gather)
-        worker.periodic_callbacks["tick"].callback = worker._measure_tick
-
+        for op in ("get_data", "gather", "actor_execute", "actor_attribute"):
+            worker.handlers[op] = getattr(worker, op)
         if (shuffle := worker.extensions.get("shuffle")) is not None:
             worker.handlers.update(
                 shuffle_receive=shuffle.shuffle_receive, shuffle_inputs_done=shuffle.shuffle_inputs_done
@@ -180,6 +185,7 @@ class Runtime:
     def _end(self, recorder: Recorder, now: int) -> None:
         recorder.close(now)
         self.shuffles.close(recorder, now)
+        self.actors.close(recorder, now)
         self.spans[recorder].tasks.close()
 
     def start_flush(self) -> None:

@@ -14,7 +14,7 @@ from otel_worker.budget import RECORDED, UNSAMPLED
 from otel_worker.facts import readable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Container, Iterable, Sequence
 
     from opentelemetry.context import Context
     from opentelemetry.trace import Link, Span, SpanContext, Tracer
@@ -63,6 +63,9 @@ class Emitter:
         self.now = now
         self.lock = threading.RLock()
         self.group: Callable[[Any], str] = str
+        self.prefix: Callable[[Any], str] = str
+        self._hash_keys = settings.hash_keys
+        self.actors: Container[Any] = ()  # the keys of this worker's actors, live
         self.worker: Attributes = {}
         self.min_phase = settings.min_phase_ns
         self._computations: OrderedDict[str, Computation] = OrderedDict()

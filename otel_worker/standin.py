@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from opentelemetry import trace
 
@@ -12,14 +12,12 @@ if TYPE_CHECKING:
     from opentelemetry.trace import SpanContext, Status, StatusCode
     from opentelemetry.util.types import Attributes, AttributeValue
 
-    from otel_worker.facts import Task
-
 
 class Source(Protocol):
-    """Where a task's real spans come from."""
+    """Where the real spans come from, of a task or of a call of an actor."""
 
-    def run_span(self, task: Task) -> trace.Span | None: ...
-    def ancestor(self, task: Task) -> SpanContext: ...
+    def run_span(self, work: Any, /) -> trace.Span | None: ...
+    def ancestor(self, work: Any, /) -> SpanContext: ...
 
 
 class StandIn(trace.Span):
@@ -31,7 +29,7 @@ class StandIn(trace.Span):
 
     __slots__ = ("_over", "_real", "_source", "_task")
 
-    def __init__(self, source: Source, task: Task) -> None:
+    def __init__(self, source: Source, task: Any) -> None:
         self._source = source
         self._task = task
         self._over = False

@@ -133,6 +133,8 @@ class TaskSpans:
             names.TASK_RUN_ID: task.run_id,
             names.TASK_DEPENDENCIES: task.dependencies,
         }
+        if task.key in self._emit.actors:
+            attributes[names.TASK_ACTOR] = True
         kind, context = SpanKind.INTERNAL, wire.EMPTY
         links: list[Link] = []
         if computation is not None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 KEY = "otel_worker"
 CALLS = 2  # who announces this strips our key from P2P shuffles' and actors' messages, too
 GET_DATA = 1  # only from `get_data`
-CALLED = ("shuffle_receive",)  # the handlers that CALLS stands for
+CALLED = ("shuffle_receive", "actor_execute", "actor_attribute")  # the handlers that CALLS stands for
 ROLE = "otel_worker_role"  # in a handshake, of who connects
 ROLES = ("client", "scheduler")
 

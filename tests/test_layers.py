@@ -19,7 +19,7 @@ PACKAGE = Path(otel_worker.__file__).parent
 DASK = {"dask", "distributed"}
 
 # Facts, and the arithmetic on them: the standard library, and each other in this order.
-PURE = ("names", "version", "guard", "budget", "facts", "shuffle_facts", "waits", "reasons", "recorder", "settings", "openings")
+PURE = ("names", "version", "guard", "budget", "facts", "shuffle_facts", "actor_facts", "waits", "reasons", "recorder", "settings", "openings")
 # What observers may build on: the vocabulary, the facts, and each other, but never Dask's objects.
 OBSERVERS = (
     "wire",
@@ -31,6 +31,7 @@ OBSERVERS = (
     "gather_spans",
     "fetch_spans",
     "shuffle_spans",
+    "actor_spans",
     "submissions",
     "metrics",
     "providers",
@@ -39,7 +40,7 @@ OBSERVERS = (
     "quiet",
 )
 # The rest of what runs inside a worker. Only the hooks, and `runtime` for them, know Dask.
-HOOKS = ("call_hooks", "shuffle_hooks", "hooks", "shuffles", "runtime")
+HOOKS = ("call_hooks", "shuffle_hooks", "actor_hooks", "hooks", "shuffles", "actors", "runtime")
 INSIDE = ("comm_proxy", "answers", "patches", "current", *HOOKS, "instrumentor")
 # Ways to switch us on where `opentelemetry-instrument` does not: they may configure the SDK.
 SWITCHES = ("preload", "plugin", "remote", "sdk")
@@ -63,9 +64,11 @@ ARROWS = {
     "patches": {"guard"},
     "shuffle_facts": {"names", "facts"},
     "current": set(),
-    "call_hooks": {"current", "facts", "patches", "shuffle_facts", "wire"},
+    "actor_facts": {"names", "facts"},
+    "call_hooks": {"current", "facts", "patches", "shuffle_facts", "actor_facts", "wire"},
+    "actor_hooks": {"current", "patches", "wire"},
     "shuffle_hooks": {"current", "facts", "names", "patches", "shuffle_facts", "wire"},
-    "hooks": {"facts", "patches", "wire", "comm_proxy", "names", "current", "call_hooks", "shuffle_hooks"},
+    "hooks": {"facts", "patches", "wire", "comm_proxy", "names", "current", "call_hooks", "shuffle_hooks", "actor_hooks"},
     "traces": {"names"},
     "checks": {"names", "traces"},
     "trees": {"names", "traces"},
