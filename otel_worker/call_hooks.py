@@ -29,7 +29,7 @@ CALL_TABLE: tuple[Patch, ...] = (
 
 
 class CallHooks:
-    """Makes the replacement."""
+    """Makes the replacements."""
 
     def __init__(self, shuffles: Shuffles, actors: Actors, safe: Guard) -> None:
         self._shuffles = shuffles
