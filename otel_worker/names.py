@@ -33,7 +33,6 @@ UNSPILL_READ = "unspill.read"
 UNSPILL_DESERIALIZE = "unspill.deserialize"
 TASKS = "tasks"  # + prefix; one span that stands for many tasks
 LOOP_BLOCKED = "event_loop.blocked"
-
 TASK_STUCK = "task.stuck"  # the name of its one event, too
 # P2P shuffles and rechunks; the first three in a task's `run`
 SHUFFLE_TRANSFER = "shuffle.transfer"
@@ -42,19 +41,18 @@ SHUFFLE_UNPACK = "shuffle.unpack"
 SHUFFLE_SEND = "shuffle.send"
 SHUFFLE_RECEIVE = "shuffle_receive"
 SHUFFLE_WRITE = "shuffle.write"
+SHUFFLE_FLUSH = "shuffle.flush"
 ACTOR = "actor"  # + prefix.method: SERVER where the actor lives, CLIENT where it is called
 
-
-SHUFFLE_FLUSH = "shuffle.flush"
 # --- attributes ----------------------------------------------------------------------------------------------------
 
 TASK_KEY = "dask.task.key"
 TASK_PREFIX = "dask.task.prefix"
 TASK_GROUP = "dask.task.group"
 TASK_RUN_ID = "dask.task.run_id"
-TASK_ACTOR = "dask.task.actor"  # True: its value is an actor
 TASK_NBYTES = "dask.task.nbytes"
 TASK_DEPENDENCIES = "dask.task.dependencies"
+TASK_ACTOR = "dask.task.actor"  # True: its value is an actor
 TASK_WAITED = "dask.task.waited"  # False: all its data was here when it arrived
 WORKER_ADDRESS = "dask.worker.address"
 WORKER_NAME = "dask.worker.name"
@@ -117,21 +115,21 @@ SPILL_TRIGGER_KEY = "dask.spill.trigger_key"
 SPILL_CAUSE = "dask.spill.cause"  # store | load | get_data | monitor
 SPILL_NBYTES = "dask.spill.nbytes"  # on disk
 
-TASKS_COUNT = "dask.tasks.count"
-TASKS_MIN = "dask.tasks.min"  # seconds of the quickest, without `ready`
 SHUFFLE_ID = "dask.shuffle.id"
 SHUFFLE_RUN_ID = "dask.shuffle.run_id"
 SHUFFLE_PARTITION = "dask.shuffle.partition"  # index of the partition that goes in or comes out
-ACTOR_METHOD = "dask.actor.method"  # of an actor, or its attribute
-ACTOR_TIME_PREFIX = "dask.actor.time."  # + executor_queue | run.cpu | run.noncpu | loop, seconds
-
 SHUFFLE_PARTITIONS = "dask.shuffle.partitions"  # how many partitions the shards of this batch come from
 SHUFFLE_NBYTES = "dask.shuffle.nbytes"
 SHUFFLE_TIME_PREFIX = "dask.shuffle.time."  # + activity, seconds
 
+ACTOR_METHOD = "dask.actor.method"  # of an actor, or its attribute
+ACTOR_TIME_PREFIX = "dask.actor.time."  # + executor_queue | run.cpu | run.noncpu | loop, seconds
+
 STUCK_STATE = "dask.stuck.state"  # what a stuck task does, as `otel-worker open` says it
 STUCK_PHASE = "dask.stuck.phase"
 
+TASKS_COUNT = "dask.tasks.count"
+TASKS_MIN = "dask.tasks.min"  # seconds of the quickest, without `ready`
 TASKS_MAX = "dask.tasks.max"  # seconds of the slowest, whose key is `dask.task.key`
 TASKS_OUTCOMES = "dask.tasks.outcomes"  # as "memory: 12"
 TASKS_ERRORS = "dask.tasks.errors"  # as "ValueError: 3"
@@ -185,6 +183,7 @@ LOAD_UNSPILL = "load.unspill"
 LOAD_SPILL = "load.spill"
 RUN_QUEUE = "executor_queue"
 RUN_CPU = "run.cpu"
+RUN_NONCPU = "run.noncpu"
 RUN_SHUFFLE = "run.shuffle"  # + one of SHUFFLE_WAITS
 # in a shuffle, besides LOOP: what Dask meters, by its own labels (shard_partition_cpu, get_output_cpu, send, disk_write, …), and
 SHUFFLE_JOIN = "join"  # learning of the run from the scheduler
@@ -192,11 +191,11 @@ SHUFFLE_LIMITER = "comms_limiter"  # Dask's label: the buffer of what is to be s
 SHUFFLE_INPUTS_DONE = "inputs_done"  # every worker flushes what it has still to send
 SHUFFLE_FLUSH_DISK = "flush"  # this worker flushes what it has still to write to disk
 SHUFFLE_WAITS = (SHUFFLE_JOIN, SHUFFLE_LIMITER, SHUFFLE_INPUTS_DONE, SHUFFLE_FLUSH_DISK, LOOP)
-RUN_NONCPU = "run.noncpu"
 # in a served request, besides UNSPILL and SPILL
 SERIALIZE_QUEUE = "serialize.queue"
 SERIALIZE = "serialize"
 SEND = "send"
+ACK = "ack"  # the reply is written, and the requester has not said that it came
 OTHER = "other"
 
 # --- service names -------------------------------------------------------------------------------------------------
@@ -208,8 +207,13 @@ SERVICE_SCHEDULER = "dask-scheduler"
 STATE = "dask.task.state"
 ACTIVITY = "dask.activity"
 
+# --- what a worker answers to who asks it ---------------------------------------------------------------------------
+
+OPERATION = "otel_worker"  # Dask's `op`
+
 # --- the environment between `otel-worker run --record` and its workers ---------------------------------------------
 
+RUN_VARIABLE = "OTEL_WORKER_RUN"  # the file in which each client of a program writes its scheduler's address
 RECORD_VARIABLE = "OTEL_WORKER_RECORD"  # the folder in which each worker writes what it was told
 
 # --- metrics -------------------------------------------------------------------------------------------------------
@@ -218,10 +222,6 @@ METRIC_STATE_TIME = "dask.task.state.time"
 METRIC_STATE_ENTERED = "dask.task.state.entered"
 METRIC_WAIT_TIME = "dask.task.wait.time"
 METRIC_EXECUTE_TIME = "dask.task.execute.time"
-# --- what a worker answers to who asks it ---------------------------------------------------------------------------
-
-OPERATION = "otel_worker"  # Dask's `op`
-
 METRIC_ARRIVAL_TIME = "dask.task.arrival.time"
 METRIC_FETCH_TIME = "dask.fetch.time"
 METRIC_FETCH_DURATION = "dask.fetch.duration"
@@ -229,11 +229,10 @@ METRIC_FETCH_IO = "dask.fetch.io"
 METRIC_GET_DATA_TIME = "dask.get_data.time"
 METRIC_SPILL_TIME = "dask.spill.time"
 METRIC_SPILL_IO = "dask.spill.io"
-METRIC_LOOP_LAG = "dask.event_loop.lag"
 METRIC_SHUFFLE_TIME = "dask.shuffle.time"
+METRIC_SHUFFLE_IO = "dask.shuffle.io"
 METRIC_ACTOR_TIME = "dask.actor.time"
 METRIC_ACTOR_CALLS = "dask.actor.calls"
 METRIC_LOOP_LAG = "dask.event_loop.lag"
-METRIC_SHUFFLE_IO = "dask.shuffle.io"
 METRIC_TASK_OLDEST = "dask.task.oldest"
 METRIC_SPANS = "otel_worker.spans"

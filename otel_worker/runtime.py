@@ -25,9 +25,9 @@ from otel_worker.fetch_spans import FetchSpans
 from otel_worker.metrics import Instruments, WorkerMetrics
 from otel_worker.quiet import Quiet
 from otel_worker.recorder import Recorder
-from otel_worker.spans import Emitter
 from otel_worker.shuffle_spans import ShuffleSpans
 from otel_worker.shuffles import Shuffles
+from otel_worker.spans import Emitter
 from otel_worker.stuck import Stuck
 from otel_worker.submissions import Submission, Submissions
 from otel_worker.task_spans import TaskSpans
@@ -64,10 +64,9 @@ class WorkerSpans:
         self.tasks = TaskSpans(emitter)
         self.fetches = FetchSpans(emitter, self.tasks)
         self.task_ended = self.tasks.task_ended
-        self.key_released = self.tasks.key_released
+        self.shuffles = ShuffleSpans(emitter, self.tasks)
         self.actors = ActorSpans(emitter)
         self.key_released = self.tasks.key_released
-        self.shuffles = ShuffleSpans(emitter, self.tasks)
         self.fetch_ended = self.fetches.fetch_ended
         self.serve_ended = self.fetches.serve_ended
         self.gather_ended = self.fetches.gathers.gather_ended
@@ -75,7 +74,6 @@ class WorkerSpans:
         self.loop_blocked = self.fetches.loop_blocked
         self.end_interval = self.tasks.end_interval
         self.interval_ends = 0
-
         self.stuck: Stuck | None = None
 
 
@@ -91,9 +89,9 @@ class Runtime:
         self.by_worker: dict[int, Recorder] = {}
         self.by_slow: dict[int, Recorder] = {}
         self.spans: dict[Recorder, WorkerSpans] = {}
-        self.actors = Actors(self)
         self.operations = _Operations()
         self.shuffles = Shuffles(self)
+        self.actors = Actors(self)
         self._closed: list[Recorder] = []
         self.submissions = Submissions(self._client_emitter, self.clock)
         end_all = guard("exit", self._end_all)
@@ -126,18 +124,18 @@ class Runtime:
 
         interval = int(getattr(worker, "_tick_interval", 0.02) * 1e9)
         recorder = Recorder(worker.state, self.clock, now, tick_interval=interval)
-        emitter.actors = worker.state.actors
         emitter = self._emitter("worker")
         emitter.group = key_split_group
+        emitter.actors = worker.state.actors
         spans = self.spans[recorder] = WorkerSpans(emitter)
         metrics = self.instruments.workers[recorder] = WorkerMetrics(recorder, self.settings, self.instruments)
         metrics.spans = lambda: dict(emitter.budget.spans)
+        spans.stuck = Stuck(recorder, emitter, now)
+        answers.bind(self, worker)
         # Metrics first: they read the fetch's span for exemplars.
         recorder.observers += [_guarded(metrics, "metrics", self.guard), _guarded(spans, "spans", self.guard)]
         self.by_counter[worker.state.task_counter] = recorder
         self.by_worker[id(worker)] = recorder
-        spans.stuck = Stuck(recorder, emitter, now)
-        answers.bind(self, worker)
         slow = _slow(worker)
         if slow is not None:
             self.by_slow[id(slow)] = recorder
@@ -165,6 +163,8 @@ class Runtime:
             worker.handlers.update(
                 shuffle_receive=shuffle.shuffle_receive, shuffle_inputs_done=shuffle.shuffle_inputs_done
             )
+        worker.periodic_callbacks["tick"].callback = worker._measure_tick
+
     def _forget(self, worker: int, counter: Any, slow: int) -> None:
         recorder = self.by_worker.pop(worker, None)
         self.by_counter.pop(counter, None)
