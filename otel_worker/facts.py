@@ -175,6 +175,7 @@ class Task:
         "ready_marks",
         "ready_parts",
         "recorder",
+        "rejoins",
         "rescheduled",
         "resources",
         "run_begun",
@@ -220,11 +221,18 @@ class Task:
         self.fetches: list[Fetch] | None = None
         self.spills: list[SpillOp] | None = None
         self.steps: list[Any] | None = None  # of P2P shuffles: `shuffle_facts.Step`
+        self.rejoins: list[int] | None = None  # when it began to wait to rejoin its pool, and when it had, in turn
         self.wait_parts: dict[str, int] | None = None
         self.ready_marks: tuple[int, int, int] | None = None
         self.ready_parts: dict[str, int] | None = None
         self.execute_parts: dict[str, int] | None = None
         self.span: Any = None  # an observer's own
+
+    def rejoining(self) -> int:
+        """Nanoseconds that its thread, which had left the pool, waited to rejoin it."""
+        times = self.rejoins or []
+        ends = [*times[1::2], self.run_ended or self.taken or self.ended]
+        return sum(max(0, end - begin) for begin, end in zip(times[::2], ends, strict=False))
 
     @property
     def urgency(self) -> tuple[int, ...]:

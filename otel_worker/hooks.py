@@ -21,6 +21,7 @@ from otel_worker.current import CURRENT
 from otel_worker.facts import Fetch, Gather, Serve, Task
 from otel_worker.patches import Patch
 from otel_worker.shuffle_hooks import SHUFFLE_TABLE, ShuffleHooks
+from otel_worker.thread_hooks import THREAD_TABLE, ThreadHooks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -81,10 +82,11 @@ TABLE: tuple[Patch, ...] = (
     *SHUFFLE_TABLE,
     *ACTOR_TABLE,
     *CALL_TABLE,
+    *THREAD_TABLE,
 )
 
 
-class Hooks(ShuffleHooks, ActorHooks, CallHooks):
+class Hooks(ShuffleHooks, ActorHooks, CallHooks, ThreadHooks):
     """Makes the replacements. `runtime` states the facts; its methods are called under the guard."""
 
     def __init__(self, runtime: Runtime) -> None:

@@ -106,7 +106,8 @@ ARRIVAL = "dask.task.arrival"  # seconds, this task's share of decoding the batc
 
 RUN_THREAD_CPU = "dask.run.thread_cpu"  # seconds
 RUN_THREAD_NONCPU = "dask.run.thread_noncpu"  # seconds, wall minus CPU
-RUN_SECEDED = "dask.run.seceded"  # seconds since secede()
+RUN_SECEDED = "dask.run.seceded"  # seconds from secede() until it had rejoined, or to the end
+RUN_REJOINING = "dask.run.rejoining"  # of them, seconds of waiting for a slot to rejoin
 EXECUTOR = "dask.executor"
 EXECUTOR_QUEUE = "dask.executor.queue"  # seconds
 
@@ -184,6 +185,7 @@ LOAD_SPILL = "load.spill"
 RUN_QUEUE = "executor_queue"
 RUN_CPU = "run.cpu"
 RUN_NONCPU = "run.noncpu"
+RUN_REJOIN = "run.rejoin"  # its thread had left the pool and waits for a slot to rejoin it
 RUN_SHUFFLE = "run.shuffle"  # + one of SHUFFLE_WAITS
 # in a shuffle, besides LOOP: what Dask meters, by its own labels (shard_partition_cpu, get_output_cpu, send, disk_write, …), and
 SHUFFLE_JOIN = "join"  # learning of the run from the scheduler

@@ -31,6 +31,7 @@ from otel_worker.spans import Emitter
 from otel_worker.stuck import Stuck
 from otel_worker.submissions import Submission, Submissions
 from otel_worker.task_spans import TaskSpans
+from otel_worker.thread_hooks import watched
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -163,6 +164,8 @@ class Runtime:
             worker.handlers.update(
                 shuffle_receive=shuffle.shuffle_receive, shuffle_inputs_done=shuffle.shuffle_inputs_done
             )
+        for executor in worker.executors.values():
+            watched(executor, self.guard)
         worker.periodic_callbacks["tick"].callback = worker._measure_tick
 
     def _forget(self, worker: int, counter: Any, slow: int) -> None:

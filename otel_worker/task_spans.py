@@ -304,7 +304,10 @@ class TaskSpans:
         if task.thread_id:
             run.set_attributes({names.THREAD_ID: task.thread_id, names.THREAD_NAME: task.thread_name})
         if task.seceded:
-            run.set_attribute(names.RUN_SECEDED, seconds((task.run_ended or task.ended) - task.seceded))
+            back = task.rejoins[1] if task.rejoins and len(task.rejoins) > 1 else task.run_ended or task.ended
+            run.set_attribute(names.RUN_SECEDED, seconds(max(0, back - task.seceded)))
+        if task.rejoins:
+            run.set_attribute(names.RUN_REJOINING, seconds(task.rejoining()))
         if task.failure is not None:
             self._emit.exception_event(run, task.failure, (task.run_ended or task.ended) + task.offset)
             self._emit.fail(run, task.failure)

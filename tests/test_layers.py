@@ -40,8 +40,8 @@ OBSERVERS = (
     "quiet",
 )
 # The rest of what runs inside a worker. Only the hooks, and `runtime` for them, know Dask.
-HOOKS = ("call_hooks", "shuffle_hooks", "actor_hooks", "hooks", "shuffles", "actors", "runtime")
-INSIDE = ("comm_proxy", "answers", "patches", "current", *HOOKS, "instrumentor")
+HOOKS = ("call_hooks", "shuffle_hooks", "actor_hooks", "thread_hooks", "hooks", "shuffles", "actors", "runtime")
+INSIDE = ("comm_proxy", "answers", "run_notes", "patches", "current", *HOOKS, "instrumentor")
 # Ways to switch us on where `opentelemetry-instrument` does not: they may configure the SDK.
 SWITCHES = ("preload", "plugin", "remote", "sdk")
 RUNTIME = {*PURE, *OBSERVERS, *INSIDE} - {"names", "version"}
@@ -67,8 +67,20 @@ ARROWS = {
     "actor_facts": {"names", "facts"},
     "call_hooks": {"current", "facts", "patches", "shuffle_facts", "actor_facts", "wire"},
     "actor_hooks": {"current", "patches", "wire"},
+    "thread_hooks": {"current", "facts", "patches"},
     "shuffle_hooks": {"current", "facts", "names", "patches", "shuffle_facts", "wire"},
-    "hooks": {"facts", "patches", "wire", "comm_proxy", "names", "current", "call_hooks", "shuffle_hooks", "actor_hooks"},
+    "hooks": {
+        "facts",
+        "patches",
+        "wire",
+        "comm_proxy",
+        "names",
+        "current",
+        "call_hooks",
+        "shuffle_hooks",
+        "actor_hooks",
+        "thread_hooks",
+    },
     "traces": {"names"},
     "checks": {"names", "traces"},
     "trees": {"names", "traces"},
