@@ -45,7 +45,7 @@ class Bench:
         self.told: dict[str, Any] = {}
         self.sink = sink.start(folder)
 
-    def generation(self, number: int, rounds: int) -> None:
+    def generation(self, number: int, rounds: int, until: float) -> None:
         """Start all clusters anew: what differs from process to process (hashes, memory) is drawn again."""
         clusters = []
         try:
@@ -55,7 +55,10 @@ class Bench:
                 clusters[-1].ready()
                 self._visit(clusters[-1], {name: count // 4 for name, count in self.tasks.items()})  # warm it up
                 clusters[-1].pause()
+            begun = time.monotonic()
             for index in range(rounds):
+                if index and time.monotonic() + (time.monotonic() - begun) / index > until:
+                    break
                 self._round(clusters, index)
             for cluster in clusters:
                 cluster.resume()
@@ -134,7 +137,8 @@ def chosen(names: str, known: Sequence[str], what: str) -> list[str]:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="within three minutes: fewer variants and rounds")
-    parser.add_argument("--rounds", type=int, help="rounds a generation (default 6; quick: 3)")
+    parser.add_argument("--rounds", type=int, help="rounds a generation at most (default 8; quick: 4)")
+    parser.add_argument("--minutes", type=float, help="no round begins that would end later (default 11; quick: 2.5)")
     parser.add_argument("--generations", type=int, help="how often all clusters are started anew (default 2; quick: 1)")
     parser.add_argument("--variants", default="", help="comma-separated; bare is always among them")
     parser.add_argument("--workloads", default="", help="comma-separated")
@@ -143,10 +147,10 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def measure(bench: Bench, generations: int, rounds: int) -> None:
+def measure(bench: Bench, generations: int, rounds: int, minutes: float) -> None:
     begun = time.monotonic()
     for generation in range(generations):
-        bench.generation(generation, rounds)
+        bench.generation(generation, rounds, begun + 60 * minutes * (generation + 1) / generations)
         print(f"generation {generation + 1} of {generations}: {time.monotonic() - begun:.0f} s", file=sys.stderr)
 
 
@@ -158,12 +162,12 @@ def main() -> None:
     if asked.against:
         variants.append(replace(OURS, name="ours before", about=f"the code in {asked.against}", source=asked.against))
     tasks = {name: TASKS[name] for name in chosen(asked.workloads, list(WORKLOADS), "workload")}
-    rounds, generations = asked.rounds or (3 if asked.quick else 6), asked.generations or (1 if asked.quick else 2)
+    rounds, generations = asked.rounds or (4 if asked.quick else 8), asked.generations or (1 if asked.quick else 2)
     folder = Path(tempfile.mkdtemp(prefix="otel-worker-bench-"))
     try:
         bench = Bench(variants, tasks, folder)
         try:
-            measure(bench, generations, rounds)
+            measure(bench, generations, rounds, asked.minutes or (2.5 if asked.quick else 11))
         finally:
             bench.close()
     except BenchmarkError as error:
