@@ -2,7 +2,7 @@
 
 import pytest
 
-pytest_plugins = ["tests.live", "tests.services", "tests.processes"]
+pytest_plugins = ["tests.browser", "tests.live", "tests.services", "tests.processes"]
 
 REAL_TIME = ("docker", "faults", "services", "slow")
 

@@ -1,7 +1,7 @@
 """Spans of as many tasks as a test wants, each with a wait, a fetch and what the peer served, as a cluster would export them."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from otel_worker import names
 from otel_worker.traces import Resource, Span, Traces
@@ -72,7 +72,7 @@ class _Task:
         )
 
     def _span(
-        self, name: str, parent: str, start: int, end: int, attributes: dict[str, object], worker: int = -1
+        self, name: str, parent: str, start: int, end: int, attributes: Mapping[str, object], worker: int = -1
     ) -> Span:
         self.identity += 1
         on = self.worker if worker < 0 else worker

@@ -163,7 +163,8 @@ def _evidence(peer: Peer, activity: str, workers: Mapping[str, str]) -> str:
     where = f" on {workers.get(told.worker) or told.worker}" if told.worker else ""
     example = f"{_seconds(told.longest)} for {told.key}{where}" if told.key else ""
     whole = "" if activity == names.DESERIALIZE else f"{told.what} took {_seconds(told.seconds)}"
-    return f" ({', '.join(text for text in (whole, example) if text)})"
+    text = ", ".join(words for words in (whole, example) if words)
+    return f" ({text})" if text else ""
 
 
 def _blocked(told: Evidence) -> str:

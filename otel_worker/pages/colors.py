@@ -11,7 +11,7 @@ class Kind(NamedTuple):
 
 KINDS: Final = (
     Kind("run", "#009E73", "running its own code"),
-    Kind("thread", "#999999", "ready, but no thread is free"),
+    Kind("thread", "#666666", "ready, but no thread is free"),
     Kind("queue", "#F0E442", "not yet requested"),
     Kind("connect", "#000000", "connecting"),
     Kind("loop", "#D55E00", "event loop blocked"),

@@ -70,13 +70,14 @@ class _Drawing:
         self.below = children(self.spans)
         self.places: dict[Ref, _Place] = {}
         self._by_ref = {s.ref: s for s in self.spans}
+        self._names = {_address(s): name for s in self.spans if (name := str(s.attributes.get(names.WORKER_NAME, "")))}
 
     def draw(self) -> None:
         processes: dict[str, list[Span]] = defaultdict(list)
         for span in self._tops():
-            processes[_process(span)].append(span)
-        for pid, name in enumerate(sorted(processes), start=1):
-            self._process(pid, name, processes[name])
+            processes[_address(span)].append(span)
+        for pid, address in enumerate(sorted(processes, key=self._titled), start=1):
+            self._process(pid, self._titled(address), processes[address])
         for flow, (sent, arrived) in enumerate(self._transfers(), start=1):
             self._flow(flow, sent, arrived)
 
@@ -86,8 +87,12 @@ class _Drawing:
             parent = self._by_ref.get(span.parent_ref)
             if _is_within(span):
                 continue
-            if _track(span) != _OTHERS or parent is None or _is_within(parent) or _process(parent) != _process(span):
+            if _track(span) != _OTHERS or parent is None or _is_within(parent) or _address(parent) != _address(span):
                 yield span
+
+    def _titled(self, address: str) -> str:
+        name = self._names.get(address)
+        return f"{name} ({address})" if name and name != address else address
 
     def _process(self, pid: int, name: str, tops: Sequence[Span]) -> None:
         self._name(pid, 0, "process_name", name)
@@ -143,7 +148,7 @@ class _Drawing:
                 at = max(at, until)
 
     def _has_track(self, child: Span, parent: Span) -> bool:
-        return _is_within(child) or _track(child) != _OTHERS or _process(child) != _process(parent)
+        return _is_within(child) or _track(child) != _OTHERS or _address(child) != _address(parent)
 
     def _named(self, span: Span) -> str:
         """Phases say whose they are: the key is on their task."""
@@ -187,11 +192,9 @@ def _track(span: Span) -> str:
     return _TRACKS.get(span.operation, _OTHERS) if span.scope == names.SCOPE else _OTHERS
 
 
-def _process(span: Span) -> str:
-    address, name = (str(span.attributes.get(n, "")) for n in (names.WORKER_ADDRESS, names.WORKER_NAME))
-    if address and name and name != address:
-        return f"{name} ({address})"
-    return address or span.service
+def _address(span: Span) -> str:
+    """Whose it is: a worker's address; else its service."""
+    return str(span.attributes.get(names.WORKER_ADDRESS) or span.service)
 
 
 def _args(span: Span) -> Mapping[str, Any]:

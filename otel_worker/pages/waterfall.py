@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from otel_worker.breakdown.activities import label
 from otel_worker.pages.bars import WHATS, Picture
 from otel_worker.pages.colors import KINDS
+from otel_worker.trees import clean
 
 if TYPE_CHECKING:
     from array import array
@@ -88,7 +89,7 @@ def _labels(picture: Picture, workers: Mapping[str, str]) -> Iterator[tuple[int,
         thread = thread + 1 if lane.name == "thread" and before and before.worker == lane.worker and thread else 1
         if lane != before or lane.name == "thread":
             number = f" {thread}" if lane.name == "thread" else ""
-            yield i, f"{workers.get(lane.worker) or lane.worker} {lane.name}{number}"
+            yield i, clean(f"{workers.get(lane.worker) or lane.worker} {lane.name}{number}")
         if lane.name != "thread":
             thread = 0
         before = lane
