@@ -33,10 +33,12 @@ def bind(runtime: Runtime, worker: Any) -> None:
         if asked is None or recorder is None:
             return {"version": __version__, "on": False}
         now = perf_counter_ns()
-        about = {"version": __version__, "on": True, "name": recorder.name}
+        metrics = asked.instruments.workers.get(recorder)
+        spans = dict(metrics.spans()) if metrics is not None else {}
+        about = {"version": __version__, "on": True, "name": recorder.name, "spans": spans}
         if what == "sums":
-            return about | sums(recorder, asked.instruments.workers.get(recorder), now)
-        return about | opened(recorder, now, min(max(0, most), MAX_OPENINGS), asked.settings.max_key_length)
+            return about | sums(recorder, metrics, now)
+        return about | opened(recorder, now, min(max(0, most), MAX_OPENINGS), asked.spans[recorder].emitter.text)
 
     worker.handlers[names.OPERATION] = otel_worker
     # Told with each heartbeat, so that nobody asks a worker without us; no number, which would be a column of Dask's table.
@@ -75,7 +77,6 @@ def sums(recorder: Recorder, metrics: WorkerMetrics | None, now: int) -> dict[st
         for name in ("wait", "execute", "fetch", "serve", "spill"):
             about[name] = _by_activity(getattr(metrics, name))
         about["oldest"] = metrics.oldest(now)
-        about["spans"] = dict(metrics.spans())
     return about
 
 

@@ -1,4 +1,4 @@
-"""OTLP's HTTP side for the receiver: a standard-library server on a free loopback port, with bounded bodies."""
+"""OTLP's HTTP side for the receiver: a standard-library server on a free port, with bounded bodies."""
 
 import contextlib
 import socket
@@ -36,8 +36,8 @@ class Receive(Protocol):
 class HttpServer:
     """Runs until `close`, which lets whole requests finish and cuts idle and half-read connections."""
 
-    def __init__(self, receive: Receive, max_body: int) -> None:
-        self._server = _Server(receive, max_body)
+    def __init__(self, receive: Receive, max_body: int, host: str = "127.0.0.1") -> None:
+        self._server = _Server(receive, max_body, host)
         self.port: int = self._server.server_address[1]
         self._thread = threading.Thread(target=self._server.serve_forever, args=(_POLL,), name="otlp-http", daemon=True)
         self._thread.start()
@@ -52,12 +52,12 @@ class HttpServer:
 class _Server(ThreadingHTTPServer):
     daemon_threads = False  # else `server_close` does not wait for them
 
-    def __init__(self, receive: Receive, max_body: int) -> None:
+    def __init__(self, receive: Receive, max_body: int, host: str) -> None:
         self.receive = receive
         self.max_body = max_body
         self._open: set[socket.socket] = set()
         self._lock = threading.Lock()
-        super().__init__(("127.0.0.1", 0), _Handler)
+        super().__init__((host, 0), _Handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         with self._lock:

@@ -27,8 +27,10 @@ class Plugin(WorkerPlugin):  # type: ignore[misc]  # Dask is not typed for us
         if instrumentor.runtime is not None:
             instrumentor.runtime.adopt(worker)
 
-    def teardown(self, worker: Any) -> None:
-        """Closing the worker calls it too: what it recorded is flushed by then or later, by its own `close`."""
+    async def teardown(self, worker: Any) -> None:
+        """What was recorded is sent. Closing the worker calls it too: then its own `close` does that."""
         instrumentor = DaskInstrumentor()
-        if self.switched_on and worker.status.name == "running" and instrumentor.is_instrumented_by_opentelemetry:
+        runtime = instrumentor.runtime
+        if self.switched_on and worker.status.name == "running" and runtime is not None:
             instrumentor.uninstrument()
+            await runtime.flush()

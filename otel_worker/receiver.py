@@ -21,6 +21,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceResponse,
 )
 
+from otel_worker import names
 from otel_worker.otlp_http import BadRequest, HttpServer, Reply
 from otel_worker.otlp_json import Json, generic_to_json, traces_to_json
 
@@ -106,15 +107,26 @@ class LinesFile:
 
 @final
 class Receiver:
-    """Receive OTLP over gRPC and HTTP while the `with` block runs; nothing is written outside `folder`."""
+    """Receive OTLP over gRPC and HTTP while the `with` block runs; nothing is written outside `folder`.
 
-    def __init__(self, folder: str | os.PathLike[str], *, max_message_bytes: int = MAX_MESSAGE_BYTES) -> None:
+    It listens on loopback. Another `host` is an address of this machine that others reach; whoever does can send to it.
+    """
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        max_message_bytes: int = MAX_MESSAGE_BYTES,
+        host: str = "127.0.0.1",
+    ) -> None:
         self.folder = Path(folder)
+        self.host = host
         self.max_message_bytes = max_message_bytes
         self.grpc_endpoint = ""
         self.http_endpoint = ""
         self._files: dict[str, LinesFile] = {}
         self._received = dict.fromkeys(SIGNALS, 0)
+        self.tasks_received = 0  # that ended, those that one span stands for among them
         self._lock = threading.Lock()
         self._grpc: grpc.Server | None = None
         self._http: HttpServer | None = None
@@ -141,10 +153,14 @@ class Receiver:
         for signal in SIGNALS.values():
             if signal.file is not None:
                 self._files[signal.file] = LinesFile(self.folder / signal.file)
-        self._http = HttpServer(self._receive_http, self.max_message_bytes)
-        self.http_endpoint = f"http://127.0.0.1:{self._http.port}"
-        self._grpc, port = _grpc_server(self._receive_grpc, self.max_message_bytes)
-        self.grpc_endpoint = f"http://127.0.0.1:{port}"
+        try:
+            self._http = HttpServer(self._receive_http, self.max_message_bytes, self.host)
+            self.http_endpoint = f"http://{self.host}:{self._http.port}"
+            self._grpc, port = _grpc_server(self._receive_grpc, self.max_message_bytes, self.host)
+        except (OSError, RuntimeError):
+            self.close()
+            raise
+        self.grpc_endpoint = f"http://{self.host}:{port}"
         return self
 
     def __exit__(
@@ -191,8 +207,10 @@ class Receiver:
         count = _count(request, signal.path)
         if count and signal.file is not None:
             self._files[signal.file].append(msgspec.json.encode(request))
+        tasks = _tasks(request) if signal.path[-1] == "spans" else 0
         with self._lock:
             self._received[path] += count
+            self.tasks_received += tasks
 
 
 def _from_protobuf(signal: Signal, body: bytes) -> Json:
@@ -220,13 +238,35 @@ def _count(found: Any, path: tuple[str, ...]) -> int:
     return sum(_count(child, path[1:]) for child in children) if len(path) > 1 else len(children)
 
 
+def _tasks(request: Json) -> int:
+    """How many tasks the spans tell of: each of its own, or many with one."""
+    found = 0
+    for resource in request.get("resourceSpans") or ():
+        for scope in resource.get("scopeSpans") or ():
+            for span in scope.get("spans") or ():
+                operation = str(span.get("name", "")).partition(" ")[0]
+                if operation == names.TASK:
+                    found += 1
+                elif operation == names.TASKS:
+                    found += _count_of(span)
+    return found
+
+
+def _count_of(span: Json) -> int:
+    for attribute in span.get("attributes") or ():
+        value = attribute.get("value") or {}
+        if attribute.get("key") == names.TASKS_COUNT and str(value.get("intValue", "")).isdecimal():
+            return int(value["intValue"])
+    return 0
+
+
 def _grpc_server(
-    receive: Callable[[Signal, str, bytes, grpc.ServicerContext], bytes], max_message_bytes: int
+    receive: Callable[[Signal, str, bytes, grpc.ServicerContext], bytes], max_message_bytes: int, host: str
 ) -> tuple[grpc.Server, int]:
     options = [("grpc.max_receive_message_length", max_message_bytes), ("grpc.so_reuseport", 0)]
     server = grpc.server(ThreadPoolExecutor(4, thread_name_prefix="otlp-grpc"), options=options)
     server.add_generic_rpc_handlers([_grpc_handler(receive, path, signal) for path, signal in SIGNALS.items()])
-    port: int = server.add_insecure_port("127.0.0.1:0")
+    port: int = server.add_insecure_port(f"{host}:0")
     server.start()
     return server, port
 

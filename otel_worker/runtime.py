@@ -95,6 +95,7 @@ class Runtime:
         self.actors = Actors(self)
         self._closed: list[Recorder] = []
         self.submissions = Submissions(self._client_emitter, self.clock)
+        self.on_client: Callable[[Any], object] | None = None  # called with each client that submits something
         end_all = guard("exit", self._end_all)
         self._endings = Endings(lambda: end_all(perf_counter_ns()))
         self._quiet = Quiet()
@@ -504,6 +505,8 @@ class Runtime:
     def submit_ended(self, submission: Submission, futures: Any, now: int) -> None:
         states = [future._state for future in (futures or {}).values()]
         self.submissions.submitted(submission, [state for state in states if not state.done()], now)
+        if self.on_client is not None:
+            self.guard("client", self.on_client)(client)
 
     def future_ended(self, state: Any, now: int) -> None:
         self.submissions.future_ended(state, state.status, now)

@@ -19,7 +19,20 @@ PACKAGE = Path(otel_worker.__file__).parent
 DASK = {"dask", "distributed"}
 
 # Facts, and the arithmetic on them: the standard library, and each other in this order.
-PURE = ("names", "version", "guard", "budget", "facts", "shuffle_facts", "actor_facts", "waits", "reasons", "recorder", "settings", "openings")
+PURE = (
+    "names",
+    "version",
+    "guard",
+    "budget",
+    "facts",
+    "shuffle_facts",
+    "actor_facts",
+    "waits",
+    "reasons",
+    "recorder",
+    "settings",
+    "openings",
+)
 # What observers may build on: the vocabulary, the facts, and each other, but never Dask's objects.
 OBSERVERS = (
     "wire",
@@ -162,7 +175,6 @@ APART = {
     "demo",
     "demo_work",
     "run",
-    "run_preload",
     "watching",
     "survey",
     "scheduler",
