@@ -9,7 +9,7 @@ from opentelemetry.trace import SpanKind
 
 from otel_worker import names, wire
 from otel_worker.budget import DROPPED, UNSAMPLED
-from otel_worker.fetch_spans import _redact
+from otel_worker.facts import redacted
 from otel_worker.spans import in_seconds, seconds
 from otel_worker.standin import StandIn
 
@@ -78,7 +78,7 @@ class ActorSpans:
             names.LOOP_DELAY: seconds(call.loop),
         }
         if call.peer:
-            attributes[names.PEER_ADDRESS] = _redact(call.peer)
+            attributes[names.PEER_ADDRESS] = redacted(call.peer)
         at = call.begun + call.offset
         name = f"{names.ACTOR} {call.name}"
         return self._emit.start(name, call.remote or wire.EMPTY, at, attributes, kind=SpanKind.SERVER)

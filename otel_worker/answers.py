@@ -9,13 +9,15 @@ import weakref
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
-from otel_worker import names
-from otel_worker.facts import readable
+from otel_worker import names, waits
+from otel_worker.facts import redacted
 from otel_worker.openings import longest
 from otel_worker.version import __version__
 
 if TYPE_CHECKING:
-    from otel_worker.metrics import WorkerMetrics
+    from collections.abc import Callable
+
+    from otel_worker.metrics import Sums, WorkerMetrics
     from otel_worker.openings import Opening, Phase
     from otel_worker.recorder import Recorder
     from otel_worker.runtime import Runtime
@@ -45,23 +47,22 @@ def bind(runtime: Runtime, worker: Any) -> None:
     worker.metrics[names.OPERATION] = lambda _: {"version": __version__}
 
 
-def opened(recorder: Recorder, now: int, most: int, max_length: int) -> dict[str, Any]:
-    """The `most` that are open for longest, the longest first; seconds."""
+def opened(recorder: Recorder, now: int, most: int, text: Callable[[Any], str]) -> dict[str, Any]:
+    """The `most` that are open for longest, the longest first; seconds. `text` says a key."""
     found, count = longest(recorder, now, most)
-    return {"open": [_told(opening, phase, now, max_length) for opening, phase in found], "count": count}
+    return {"open": [_told(opening, phase, now, text) for opening, phase in found], "count": count}
 
 
-def _told(opening: Opening, phase: Phase, now: int, max_length: int) -> dict[str, Any]:
-    key = opening.key if isinstance(opening.key, str) else str(opening.key)
+def _told(opening: Opening, phase: Phase, now: int, text: Callable[[Any], str]) -> dict[str, Any]:
     return {
         "kind": opening.kind,
-        "key": readable(key, max_length),
+        "key": text(opening.key),
         "keys": opening.keys,
         "state": opening.state,
         "seconds": (now - opening.since) / 1e9,
         "phase": phase.name,
         "phase_seconds": (now - phase.since) / 1e9,
-        "peer": phase.peer,
+        "peer": redacted(phase.peer),
     }
 
 
@@ -80,8 +81,5 @@ def sums(recorder: Recorder, metrics: WorkerMetrics | None, now: int) -> dict[st
     return about
 
 
-def _by_activity(held: dict[tuple[str, str], int]) -> dict[str, float]:
-    found: dict[str, float] = {}
-    for (_, activity), ns in held.items():
-        found[activity] = found.get(activity, 0.0) + ns / 1e9
-    return found
+def _by_activity(held: Sums) -> dict[str, float]:
+    return {activity: ns / 1e9 for activity, ns in waits.total(held.values()).items()}

@@ -7,6 +7,7 @@ or OpenTelemetry: `recorder.py` fills these records, `waits.py` explains them, `
 from __future__ import annotations
 
 import time
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
@@ -28,6 +29,18 @@ def readable(text: str, limit: int) -> str:
     if len(text) > limit:
         text = text[:limit] + "…"
     return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
+
+
+def hashed(text: str, prefix: str) -> str:
+    """What stands for a key that is not to leave: the same wherever it is made, so that spans of one key are found together."""
+    digest = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+    return f"{readable(prefix, MAX_PREFIX)}-{digest}"
+
+
+def redacted(address: str) -> str:
+    """An address without what may stand before an @ in it."""
+    scheme, sep, rest = address.rpartition("://")
+    return scheme + sep + rest.rpartition("@")[2]
 
 
 class Clock:

@@ -10,6 +10,7 @@ from opentelemetry.trace import Link, SpanKind
 
 from otel_worker import names, waits, wire
 from otel_worker.budget import DROPPED, UNSAMPLED
+from otel_worker.facts import redacted
 from otel_worker.gather_spans import GatherSpans
 from otel_worker.spans import GAP, in_seconds, seconds
 
@@ -62,7 +63,7 @@ class FetchSpans:
         return trace.set_span_in_context(held.request, wire.EMPTY)
 
     def _about(self, fetch: Fetch) -> Attributes:
-        return {names.TASK_PREFIX: self._prefix(fetch), names.PEER_ADDRESS: _redact(fetch.peer)}
+        return {names.TASK_PREFIX: self._prefix(fetch), names.PEER_ADDRESS: redacted(fetch.peer)}
 
     @staticmethod
     def _waiting(fetch: Fetch) -> list[Task]:
@@ -117,7 +118,7 @@ class FetchSpans:
         reason = names.REASON_GATHER if fetch.gather is not None else "dependency" if waiting else "replica"
         return {
             names.TASK_PREFIX: prefix,
-            names.PEER_ADDRESS: _redact(fetch.peer),
+            names.PEER_ADDRESS: redacted(fetch.peer),
             names.FETCH_KEYS: keys,
             names.FETCH_KEY_COUNT: len(fetch.keys),
             names.FETCH_NBYTES: fetch.nbytes,
@@ -277,7 +278,7 @@ class FetchSpans:
     def _describe_serve(self, serve: Serve) -> Attributes:
         replied = serve.drained or serve.written
         attributes: Attributes = {
-            names.PEER_ADDRESS: _redact(serve.peer),
+            names.PEER_ADDRESS: redacted(serve.peer),
             names.PEER_KIND: serve.peer_kind,
             names.OUTCOME: serve.outcome,
             names.FETCH_KEYS: self._emit.texts(serve.keys),
@@ -338,15 +339,9 @@ PEER_PARTS = {
 }
 
 
-def _redact(address: str) -> str:
-    """An address without what may stand before an @ in it."""
-    scheme, sep, rest = address.rpartition("://")
-    return scheme + sep + rest.rpartition("@")[2]
-
-
 def _address(peer: str) -> Attributes:
     """`server.*` and `network.peer.*` of a peer's address such as tcp://10.0.0.1:40331."""
-    host, _, port = _redact(peer).rpartition("://")[2].rpartition(":")
+    host, _, port = redacted(peer).rpartition("://")[2].rpartition(":")
     if not port.isdigit():
         return {}
     host = host.strip("[]")

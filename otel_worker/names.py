@@ -113,7 +113,7 @@ EXECUTOR_QUEUE = "dask.executor.queue"  # seconds
 
 SPILL_KEY = "dask.spill.key"  # evicted or read back
 SPILL_TRIGGER_KEY = "dask.spill.trigger_key"
-SPILL_CAUSE = "dask.spill.cause"  # store | load | get_data | monitor
+SPILL_CAUSE = "dask.spill.cause"  # store | load | run | get_data | monitor
 SPILL_NBYTES = "dask.spill.nbytes"  # on disk
 
 SHUFFLE_ID = "dask.shuffle.id"

@@ -20,7 +20,7 @@ from otel_worker.actor_spans import ActorSpans
 from otel_worker.actors import Actors
 from otel_worker.budget import Budget
 from otel_worker.endings import Endings
-from otel_worker.facts import Clock, Failure, Fetch, Gather, Serve, SpillOp, Task, readable
+from otel_worker.facts import Clock, Failure, Fetch, Gather, Serve, SpillOp, Task, readable, redacted
 from otel_worker.fetch_spans import FetchSpans
 from otel_worker.metrics import Instruments, WorkerMetrics
 from otel_worker.quiet import Quiet
@@ -122,12 +122,13 @@ class Runtime:
         return self._emitter("client")
 
     def worker_made(self, worker: Any, now: int) -> None:
+        from dask.utils import key_split
         from distributed.utils import key_split_group
 
         interval = int(getattr(worker, "_tick_interval", 0.02) * 1e9)
         recorder = Recorder(worker.state, self.clock, now, tick_interval=interval)
         emitter = self._emitter("worker")
-        emitter.group = key_split_group
+        emitter.group, emitter.prefix = key_split_group, key_split
         emitter.actors = worker.state.actors
         spans = self.spans[recorder] = WorkerSpans(emitter)
         metrics = self.instruments.workers[recorder] = WorkerMetrics(recorder, self.settings, self.instruments)
@@ -230,7 +231,7 @@ class Runtime:
         from otel_worker.names import WORKER_ADDRESS, WORKER_NAME
 
         try:
-            recorder.address = worker.address
+            recorder.address = redacted(worker.address)
         except ValueError:
             return
         recorder.name = str(worker.name)

@@ -32,6 +32,7 @@ class Settings:
     max_links: links on one span.
     max_keys: keys in a list that is an attribute.
     max_key_length: characters of a key.
+    hash_keys: instead of a key or group, its prefix and a hash of it leave.
     metrics_by_prefix: activities are also told by the prefix of the dependent.
     max_prefixes: prefixes that one worker tells apart in its metrics; the rest counts as `other`.
     flush_timeout: seconds that closing a worker may wait for the exporter.
@@ -49,6 +50,7 @@ class Settings:
     max_links: int = 20
     max_keys: int = 20
     max_key_length: int = 512
+    hash_keys: bool = False
     metrics_by_prefix: bool = False
     max_prefixes: int = 50
     flush_timeout: float = 2.0

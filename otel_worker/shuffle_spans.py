@@ -9,7 +9,8 @@ from opentelemetry.trace import Link, SpanKind
 
 from otel_worker import names, wire
 from otel_worker.budget import DROPPED, UNSAMPLED
-from otel_worker.fetch_spans import _address, _redact
+from otel_worker.facts import redacted
+from otel_worker.fetch_spans import _address
 from otel_worker.spans import in_seconds, seconds
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ class ShuffleSpans:
         if record.kind != names.SHUFFLE_FLUSH:
             attributes[names.SHUFFLE_NBYTES] = record.nbytes
         if record.peer:
-            attributes[names.PEER_ADDRESS] = _redact(record.peer)
+            attributes[names.PEER_ADDRESS] = redacted(record.peer)
         return attributes
 
     def _describe(self, record: Transport, span: Span) -> None:

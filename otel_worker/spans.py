@@ -11,7 +11,7 @@ from opentelemetry.trace import SpanKind, Status, StatusCode
 
 from otel_worker import names, wire
 from otel_worker.budget import RECORDED, UNSAMPLED
-from otel_worker.facts import readable
+from otel_worker.facts import hashed, readable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Sequence
@@ -73,8 +73,9 @@ class Emitter:
     # --- text --------------------------------------------------------------------------------------------------------
 
     def text(self, key: Key) -> str:
-        """A key as an attribute: readable, of bounded length, and valid UTF-8 whatever it was."""
-        return readable(key if isinstance(key, str) else str(key), self.settings.max_key_length)
+        """A key or group as it leaves: readable, of bounded length, and valid UTF-8 whatever it was, or its hash."""
+        text = key if isinstance(key, str) else str(key)
+        return hashed(text, self.prefix(key)) if self._hash_keys else readable(text, self.settings.max_key_length)
 
     def texts(self, keys: Iterable[Key]) -> list[str]:
         return [self.text(key) for key, _ in zip(keys, range(self.settings.max_keys), strict=False)]

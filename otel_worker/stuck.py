@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from opentelemetry.trace import Link
 
 from otel_worker import names, wire
+from otel_worker.facts import redacted
 from otel_worker.openings import task_phase
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ class Stuck:
             (now - since) / 1e9,
             phase.name,
             (now - phase.since) / 1e9,
-            f" with {phase.peer}" if phase.peer else "",
+            f" with {redacted(phase.peer)}" if phase.peer else "",
         )
         with self._emit.lock:
             if self._emit.afford(1, urgent=True):
@@ -82,7 +83,7 @@ class Stuck:
             names.STUCK_PHASE: phase.name,
         }
         if phase.peer:
-            attributes[names.PEER_ADDRESS] = phase.peer
+            attributes[names.PEER_ADDRESS] = redacted(phase.peer)
         links = []
         if (computation := self._emit.computation(task.annotations)) is not None:
             attributes[names.COMPUTATION] = computation.id

@@ -15,6 +15,8 @@ from otel_worker.spans import GAP, in_seconds, seconds
 from otel_worker.standin import StandIn
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from opentelemetry.context import Context
     from opentelemetry.trace import Span, SpanContext
 
@@ -280,9 +282,10 @@ class TaskSpans:
             self._describe_run(task, held.run)
             if task.steps:
                 step_spans(self._emit, task, held.run)
+            self._spills(task, held.run, (op for op in task.spills or () if _in_run(task, op)))
             self._end(task, held.run, task.run_begun, task.run_ended or task.taken or task.ended)
         if held.execute is not None:
-            self._spills(task, held.execute)
+            self._spills(task, held.execute, (op for op in task.spills or () if not _while_running(task, op)))
             held.execute.set_attributes(in_seconds(names.EXECUTE_PREFIX, task.execute_parts))
             self._end(task, held.execute, task.executing, task.ended)
 
@@ -312,9 +315,9 @@ class TaskSpans:
             self._emit.exception_event(run, task.failure, (task.run_ended or task.ended) + task.offset)
             self._emit.fail(run, task.failure)
 
-    def _spills(self, task: Task, execute: Span) -> None:
-        context = trace.set_span_in_context(execute, wire.EMPTY)
-        for op in task.spills or ():
+    def _spills(self, task: Task, parent: Span, ops: Iterable[SpillOp]) -> None:
+        context = trace.set_span_in_context(parent, wire.EMPTY)
+        for op in ops:
             self._emit.spill_spans((op,), context, _spill_cause(task, op, self._emit))
 
     def _describe(self, task: Task, held: Held, span: Span) -> None:
@@ -353,10 +356,20 @@ LEAST_SPANS = 3  # of a recorded task: itself, execute, run
 TYPICAL_SPANS = 9  # of one task, with its fetches and their peers' halves
 
 
+def _while_running(task: Task, op: SpillOp) -> bool:
+    """The function itself asked for a value: a client in it gathers what this worker holds."""
+    return bool(task.run_begun) and op.ended > task.run_begun and op.begun < (task.run_ended or task.taken or task.ended)
+
+
+def _in_run(task: Task, op: SpillOp) -> bool:
+    """What the function asked for and did not wait for ends after it, and is part of neither."""
+    return _while_running(task, op) and op.begun >= task.run_begun and op.ended <= (task.run_ended or task.taken)
+
+
 def _spill_cause(task: Task, op: SpillOp, emitter: Emitter) -> Attributes:
     storing = bool(task.taken) and op.begun >= task.taken
     return {
         names.TASK_PREFIX: task.prefix,
         names.SPILL_TRIGGER_KEY: emitter.text(task.key),
-        names.SPILL_CAUSE: "store" if storing else "load",
+        names.SPILL_CAUSE: "store" if storing else "run" if _while_running(task, op) else "load",
     }

@@ -6,7 +6,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from distributed import Client, Scheduler, Worker, wait
+from distributed import Client, Scheduler, Worker, wait, worker_client
 
 from otel_worker.traces import Span
 from tests.faults.tools import (
@@ -17,6 +17,7 @@ from tests.faults.tools import (
     calm,
     cluster,
     lasts,
+    local,
     measured,
     noting,
     one,
@@ -160,4 +161,29 @@ def test_a_full_disk(live: Live):
     assert (spill.status, spill.attributes["error.type"]) == ("error", "OSError")
     assert_about(spill, "store", "slow-1", "fresh-1")
     assert one(live, "task fresh").attributes["dask.outcome"] == "memory"
+    live.check()
+
+
+def test_a_value_that_the_function_itself_asks_for_is_read_back_below_run(live: Live):
+    """A client in a task gathers what its own worker holds: that is a part of running, and overlaps it."""
+
+    @local
+    def gathers() -> int:
+        with worker_client() as client:
+            return len(client.gather(client.submit(slow, name="old", claims=WHOLE, key="slow-1")).payload)
+
+    @cluster(1, SPILLS, worker_kwargs={"memory_limit": 10 * MEGABYTE})
+    async def scenario(c: Client, s: Scheduler, a: Worker):
+        old = c.submit(slow, name="old", unpickling=0.2, claims=WHOLE, key="slow-1")
+        await wait(old)
+        await calm()
+        assert await c.submit(gathers, key="gathers-1") == 1000
+
+    scenario()
+    unspill = one(live, "unspill")
+    run = one(live, "run", "gathers")
+    assert unspill.parent_id == run.span_id
+    assert unspill.attributes["dask.spill.cause"] == "run"
+    assert_near(overlap("old.unpickling", unspill), measured("old.unpickling"))
+    assert sums(one(live, "execute", "gathers"), "dask.execute.").get("unspill", 0) == 0
     live.check()
