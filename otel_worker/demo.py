@@ -62,8 +62,10 @@ def run(folder: Path, delay: float) -> Path:
 
 
 def _worker(address: str, name: str, folder: Path) -> list[str]:
+    """Without a Nanny, which would only make twice the processes to start."""
     return [
-        *("dask", "worker", address, "--host", "127.0.0.1", "--name", name, "--nthreads", "1", "--no-dashboard"),
+        *("dask", "worker", address, "--host", "127.0.0.1", "--name", name, "--nthreads", "1"),
+        *("--no-dashboard", "--no-nanny"),
         *("--memory-limit", "400MB", "--local-directory", str(folder / "scratch")),
     ]
 

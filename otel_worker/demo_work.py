@@ -49,9 +49,9 @@ def load_slow(seed: int, delay: float, size: int = BLOCK // 8) -> Slow:
     return Slow(delay, load(seed, size))
 
 
-def produce(seed: int) -> bytes:
+def produce(seed: int, seconds: float) -> bytes:
     """What needs no data runs while others wait for theirs."""
-    time.sleep(0.05)
+    time.sleep(seconds)
     return load(seed, BLOCK // 8)
 
 
@@ -94,7 +94,10 @@ class Work:
             blocks = [self.submit(peer, load, 100 * i + j, key=f"load-{i}-{j}") for j, peer in peers]
             wait(blocks)
             combined.append(self.submit("alice", combine, *blocks, slow, key=f"combine-{i}"))
-            made = [self.submit("alice", produce, 1000 * i + j, key=f"produce-{i}-{j}") for j in range(PRODUCED)]
+            made = [
+                self.submit("alice", produce, 10 * i + j, self.delay / 4, key=f"produce-{i}-{j}")
+                for j in range(PRODUCED)
+            ]
             wait([*combined, *made])
         wait(self.submit("bob", use, *combined, key="total-0"))
 

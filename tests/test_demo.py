@@ -1,5 +1,6 @@
 """`otel-worker demo` on real processes: what it shows follows what was injected."""
 
+import html
 import re
 import subprocess
 import sys
@@ -9,8 +10,8 @@ import pytest
 
 from otel_worker import names
 from otel_worker.checks import check
-from otel_worker.demo_work import ROUNDS
-from otel_worker.traces import read
+from otel_worker.demo_work import HELD, ROUNDS
+from otel_worker.traces import by_ref, read
 
 COMMAND = [str(Path(sys.executable).with_name("otel-worker")), "demo"]
 
@@ -22,14 +23,38 @@ def printed_seconds(folder: Path, delay: float) -> float:
     assert f"take {delay:g} s to unpickle" in done.stdout
     spans = read(folder).spans
     assert check(spans) == []
-    slow = [s for s in spans if s.name == names.UNSPILL_DESERIALIZE and s.duration > delay * 5e8]
+    known = by_ref(spans)
+    slow = [
+        s
+        for s in spans
+        if s.name == names.UNSPILL_DESERIALIZE
+        and str(known[s.parent_ref].attributes[names.SPILL_KEY]).startswith("load_slow-")
+    ]
     within = max(0.1 * delay, 0.05)
     assert [s.duration / 1e9 for s in slow] == [pytest.approx(delay, abs=within)] * len(slow)
     assert sum(s.attributes[names.WORKER_NAME] == "carol" for s in slow) == ROUNDS
-    received = [s for s in spans if s.name == names.FETCH_DESERIALIZE and s.duration > delay * 5e8]
+    received = [
+        s
+        for s in spans
+        if s.name == names.FETCH_DESERIALIZE and "load_slow-" in str(known[s.parent_ref].attributes[names.FETCH_KEYS])
+    ]
     assert [s.attributes[names.WORKER_NAME] for s in received] == ["alice"] * ROUNDS
+    assert min(s.duration for s in received) > delay * 1e9
+    check_page(folder / "demo.html", delay)
     [printed] = re.findall(r"^ *reads from its disk +([0-9.]+)", done.stdout, re.MULTILINE)
     return float(printed)
+
+
+def check_page(page: Path, delay: float) -> None:
+    """Who was slow, busy, blocked and overtaken is what the page says first."""
+    text = page.read_text()
+    said = {name: html.unescape(rest) for name, rest in re.findall(r"<li><b>(\w+) [^<]*</b>(.*?)</li>", text)}
+    assert "carol read them back from its disk (unpickling took" in said["carol"]
+    assert "bob answered that it was busy" in said["bob"]
+    assert "dave's event loop was blocked" in said["dave"]
+    [held] = re.findall(r"once for ([0-9.]+) (m?s) by hold-0", said["dave"])
+    assert float(held[0]) / (1000 if held[1] == "ms" else 1) == pytest.approx(HELD * delay, abs=0.15)
+    assert "produce overtook combine" in text
 
 
 @pytest.mark.faults

@@ -181,7 +181,7 @@ def _remarks(tasks: Sequence[Task], slow: Sequence[Peer], overtook: Sequence[Ove
             else "No task waited for data."
         )
     for pair in overtook[:1]:
-        if pair.seconds > _WORTH * waited:
+        if pair.share > _WORTH:
             yield (
                 f"{pair.producer} overtook {pair.waiting}: while {count(pair.waited_tasks, 'task')} of {pair.waiting} waited for "
                 f"data, {_seconds(pair.seconds)} in all, the same worker ran {pair.produced_tasks:,} of {pair.producer}, which "

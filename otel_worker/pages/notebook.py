@@ -78,7 +78,10 @@ class TimeReport:
     def text(self, width: int = _WIDTH) -> str:
         """What `otel-worker report` prints."""
         out = io.StringIO()
-        render(self.data, Console(file=out, width=width, highlight=False, markup=False, emoji=False))
+        console = Console(
+            file=out, width=width, highlight=False, markup=False, emoji=False, color_system=None, force_jupyter=False
+        )
+        render(self.data, console)
         return out.getvalue()
 
     def to_html(self, file: str | os.PathLike[str]) -> Path:
@@ -119,7 +122,7 @@ class TimeReport:
     def _repr_html_(self) -> str:
         """Needs no script, so that a notebook shows it that is not trusted, or was exported."""
         found = self._found
-        style = f"<style>{pieces.style('.otel-worker')}</style>"
+        style = f"<style>{pieces.style('.otel-worker.otel-worker')}</style>"
         return f'<div class="otel-worker">{style}{"".join(_shown(found))}</div>'
 
 

@@ -178,7 +178,7 @@ def _peer(peer: Peer, kinds: Sequence[int], workers: Mapping[str, str]) -> str:
     )
     busy = f" ({peer.busy} busy)" if peer.busy else ""
     return (
-        f'<tr><th title="{text(peer.address)}">{text(workers.get(peer.address) or peer.address)}</th><td class="number">{seconds(peer.seconds)}</td>'
+        f'<tr><th class="name" title="{text(peer.address)}">{text(workers.get(peer.address) or peer.address)}</th><td class="number">{seconds(peer.seconds)}</td>'
         f'<td class="number">{peer.fetches:,}{busy}</td><td class="number">{format_bytes(peer.nbytes)}</td>{cells}</tr>'
     )
 
