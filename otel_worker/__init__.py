@@ -5,13 +5,14 @@ from typing import Any
 
 from otel_worker.version import __version__
 
-__all__ = ["DaskInstrumentor", "__version__", "disable", "enable", "report"]
+__all__ = ["DaskInstrumentor", "__version__", "disable", "enable", "report", "trace_url"]
 
 _HOMES = {
     "DaskInstrumentor": "otel_worker.instrumentor",
     "disable": "otel_worker.remote",
     "enable": "otel_worker.remote",
     "report": "otel_worker.pages",
+    "trace_url": "otel_worker.urls",
 }
 
 

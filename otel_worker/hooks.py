@@ -551,11 +551,11 @@ class Hooks(ShuffleHooks, ActorHooks, CallHooks, ThreadHooks):
 
     def future_ended(self, original: Any) -> Any:
         ended = self._safe("future", self._runtime.future_ended)
-        waiting = self._runtime.submissions.by_future
+        waiting, places = self._runtime.submissions.by_future, self._runtime.submissions.places
 
         def future_ended(self: Any, *args: Any, **kwargs: Any) -> Any:
             result = original(self, *args, **kwargs)
-            if self in waiting:
+            if self in waiting or self in places:
                 ended(self, now())
             return result
 

@@ -501,13 +501,13 @@ class Runtime:
     def submit_began(self, client: Any, keys: Any, now: int) -> Submission | None:
         from dask.utils import key_split
 
+        if self.on_client is not None:
+            self.guard("client", self.on_client)(client)
         return self.submissions.begin(keys, key_split, _worker_count(client), now)
 
     def submit_ended(self, submission: Submission, futures: Any, now: int) -> None:
         states = [future._state for future in (futures or {}).values()]
-        self.submissions.submitted(submission, [state for state in states if not state.done()], now)
-        if self.on_client is not None:
-            self.guard("client", self.on_client)(client)
+        self.submissions.submitted(submission, states, now)
 
     def future_ended(self, state: Any, now: int) -> None:
         self.submissions.future_ended(state, state.status, now)

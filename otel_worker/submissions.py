@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from opentelemetry import context as context_api
 from opentelemetry import trace
@@ -16,13 +16,14 @@ from otel_worker import names, wire
 from otel_worker.budget import DROPPED
 from otel_worker.facts import MAX_PREFIX, readable
 from otel_worker.spans import GAP
+from otel_worker.task_spans import TYPICAL_SPANS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Callable, Collection
     from types import FrameType
 
     from opentelemetry.context import Context
-    from opentelemetry.trace import Span
+    from opentelemetry.trace import Span, SpanContext
 
     from otel_worker.facts import Clock
     from otel_worker.spans import Emitter
@@ -31,13 +32,22 @@ MIN_SHARE = 100  # spans of one trace that each worker may make, however many wo
 LIBRARIES = ("dask", "distributed", "otel_worker", "tornado", "asyncio", "threading", "toolz", "tlz")
 
 
+class Place(NamedTuple):
+    """Where in traces the tasks of a submission are."""
+
+    trace_id: str
+    computation: str
+    apart: bool  # each task is a trace of its own, for sure
+
+
 class Submission:
     """One call that sends tasks to the scheduler."""
 
-    __slots__ = ("annotation", "begun", "failed", "left", "offset", "span", "states")
+    __slots__ = ("annotation", "begun", "failed", "left", "offset", "place", "span", "states")
 
-    def __init__(self, annotation: Any, span: Span | None, begun: int, offset: int) -> None:
+    def __init__(self, annotation: Any, span: Span | None, begun: int, offset: int, place: Place) -> None:
         self.annotation = annotation
+        self.place = place
         self.span = span
         self.begun = begun
         self.offset = offset
@@ -47,13 +57,17 @@ class Submission:
 
 
 class Submissions:
-    """The submissions of this process's clients. `by_future` holds those that have futures to wait for."""
+    """The submissions of this process's clients.
+
+    `by_future` holds those that have futures to wait for, `places` where to find what the client's futures stand for.
+    """
 
     def __init__(self, emitter: Callable[[], Emitter], clock: Clock) -> None:
         self._make = emitter
         self._made: Emitter | None = None
         self._clock = clock
         self.by_future: dict[Any, list[Submission]] = {}
+        self.places: dict[Any, Place] = {}
 
     @property
     def _emit(self) -> Emitter:
@@ -69,7 +83,7 @@ class Submissions:
         offset = self._clock.offset
         if not self._emit.afford(2):
             self._emit.budget.count(DROPPED, 2)
-            return self._unrecorded(current, workers, now, offset)
+            return self._unrecorded(current, len(keys), workers, now, offset)
         prefix = readable(Counter(key_split(key) for key in islice(keys, 1000)).most_common(1)[0][0], MAX_PREFIX)
         attributes = {names.COMPUTE_KEYS: len(keys), names.TASK_PREFIX: prefix, **_calling_line()}
         span = self._emit.start(f"{names.COMPUTE} {prefix}", current, now + offset, attributes)
@@ -78,21 +92,28 @@ class Submissions:
         computation = format(span.get_span_context().span_id, "016x")
         span.set_attribute(names.COMPUTATION, computation)
         annotation = wire.annotation(trace.set_span_in_context(span, current), self._share(workers), computation)
-        return Submission(annotation, span, now, offset)
+        return Submission(annotation, span, now, offset, self._place(span.get_span_context(), len(keys)))
 
-    def _unrecorded(self, current: Context, workers: int, now: int, offset: int) -> Submission | None:
+    def _place(self, context: SpanContext, keys: int) -> Place:
+        settings = self._emit.settings
+        apart = settings.trace_per_task or keys * TYPICAL_SPANS > settings.max_trace_spans
+        return Place(format(context.trace_id, "032x"), format(context.span_id, "016x"), apart)
+
+    def _unrecorded(self, current: Context, keys: int, workers: int, now: int, offset: int) -> Submission | None:
         """Out of budget: the tasks hang below the user's own span, if there is one."""
         user = trace.get_current_span(current).get_span_context()
         if not user.is_valid:
             return None
         annotation = wire.annotation(current, self._share(workers), format(user.span_id, "016x"))
-        return Submission(annotation, None, now, offset)
+        return Submission(annotation, None, now, offset, self._place(user, keys))
 
     def _share(self, workers: int) -> int:
         return max(MIN_SHARE, self._emit.settings.max_trace_spans // max(1, workers))
 
-    def submitted(self, submission: Submission, states: Iterable[Any], now: int) -> None:
-        """The graph is on its way; `states` are the futures still to wait for."""
+    def submitted(self, submission: Submission, states: Collection[Any], now: int) -> None:
+        """The graph is on its way; `states` are the futures that the client has of it."""
+        for state in states:
+            self.places.setdefault(state, submission.place)  # who wanted it first had it computed
         span = submission.span
         if span is None or not span.is_recording():
             return
@@ -100,12 +121,24 @@ class Submissions:
         submit = self._emit.start(names.SUBMIT, below, submission.begun + submission.offset, {}, kind=SpanKind.PRODUCER)
         submit.end(max(submission.begun, now - GAP) + submission.offset)
         for state in states:
+            if state.done():
+                continue
             submission.left += 1
             self.by_future.setdefault(state, []).append(submission)
         if not submission.left:
             self._end(submission, now)
 
+    def place(self, state: Any) -> Place | None:
+        """Where what this future stands for is to be found, until the client has no future of it."""
+        return self.places.get(state)
+
+    def text(self, key: Any) -> str:
+        """A key as it stands in attributes."""
+        return self._emit.text(key)
+
     def future_ended(self, state: Any, status: str, now: int) -> None:
+        if status == "cancelled":  # released, too
+            self.places.pop(state, None)
         for submission in self.by_future.pop(state, ()):
             submission.left -= 1
             submission.states[status] += 1
@@ -131,6 +164,7 @@ class Submissions:
             for submission in submissions:
                 self._end(submission, now, "closed")
         self.by_future.clear()
+        self.places.clear()
 
 
 def _calling_line() -> dict[str, Any]:

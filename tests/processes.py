@@ -17,13 +17,17 @@ from tests.services import ends_with_us
 BIN = Path(sys.executable).parent
 SCRIPTS = Path(__file__).parent / "programs"
 INSTRUMENT = str(BIN / "opentelemetry-instrument")
+BESIDE = "asyncio,logging,requests,threading,tornado"  # of tests/test_beside.py
 OURS = ("OTEL_", "DASK_", "PYTHON", "COVERAGE")  # of pytest's environment, what must not reach a program
 
 
 def environment(**more: str) -> dict[str, str]:
-    """Pytest's, without what steers OpenTelemetry, Dask and Python; commands of this venv are found."""
+    """Pytest's, without what steers OpenTelemetry, Dask and Python; commands of this venv are found, other
+    instrumentations that it has are off.
+    """
     kept = {name: value for name, value in os.environ.items() if not name.startswith(OURS)}
-    return {**kept, "PATH": f"{BIN}{os.pathsep}{os.environ.get('PATH', '')}", **more}
+    off = {"OTEL_PYTHON_DISABLED_INSTRUMENTATIONS": BESIDE}
+    return {**kept, **off, "PATH": f"{BIN}{os.pathsep}{os.environ.get('PATH', '')}", **more}
 
 
 @dataclass

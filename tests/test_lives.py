@@ -217,6 +217,7 @@ def kept(runtime: Runtime) -> dict[str, int]:
         sizes["produced"] += len(spans.tasks.produced)
         sizes["coalesced"] += len(spans.tasks._coalesced.groups)
     sizes["futures"] = len(runtime.submissions.by_future)
+    sizes["places"] = len(runtime.submissions.places)
     return {name: size for name, size in sizes.items() if size}
 
 
