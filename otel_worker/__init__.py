@@ -5,10 +5,11 @@ from typing import Any
 
 from otel_worker.version import __version__
 
-__all__ = ["DaskInstrumentor", "__version__", "disable", "enable", "report", "trace_url"]
+__all__ = ["DaskInstrumentor", "__version__", "capture", "disable", "enable", "report", "trace_url"]
 
 _HOMES = {
     "DaskInstrumentor": "otel_worker.instrumentor",
+    "capture": "otel_worker.captures",
     "disable": "otel_worker.remote",
     "enable": "otel_worker.remote",
     "report": "otel_worker.pages",

@@ -6,6 +6,7 @@ from typing import Any
 
 from distributed import WorkerPlugin
 
+from otel_worker import tap
 from otel_worker.instrumentor import DaskInstrumentor
 from otel_worker.sdk import configure
 
@@ -34,3 +35,22 @@ class Plugin(WorkerPlugin):  # type: ignore[misc]  # Dask is not typed for us
         if self.switched_on and worker.status.name == "running" and runtime is not None:
             instrumentor.uninstrument()
             await runtime.flush()
+
+
+class TapPlugin(WorkerPlugin):  # type: ignore[misc]
+    """The worker's part of a capture."""
+
+    def __init__(self, token: str, endpoint: str, settings: dict[str, Any]) -> None:
+        self.token = token
+        self.endpoint = endpoint
+        self.settings = settings
+
+    def setup(self, worker: Any) -> None:
+        tap.open_tap(self.token, self.endpoint, self.settings)
+        runtime = DaskInstrumentor().runtime
+        if runtime is not None:
+            runtime.adopt(worker)
+
+    async def teardown(self, worker: Any) -> None:  # noqa: ARG002 - Dask names it
+        """Also when the worker closes: its own `close` ends what is open, and this sends it."""
+        await tap.close_tap(self.token)

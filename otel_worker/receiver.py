@@ -1,6 +1,7 @@
 """An OTLP receiver on free loopback ports, and the folder where it stores what came, as OTLP JSON lines."""
 
 import os
+import secrets
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -121,6 +122,7 @@ class Receiver:
     ) -> None:
         self.folder = Path(folder)
         self.host = host
+        self.token = secrets.token_hex(16)  # whoever is answered 200 at /v1/<token> talks to this receiver
         self.max_message_bytes = max_message_bytes
         self.grpc_endpoint = ""
         self.http_endpoint = ""
@@ -192,6 +194,8 @@ class Receiver:
         return b""  # the empty response: everything was accepted
 
     def _receive_http(self, path: str, body: bytes, *, as_json: bool) -> Reply:
+        if path == f"/v1/{self.token}":
+            return Reply(200, "")
         signal = SIGNALS.get(path)
         if signal is None:
             return Reply(404, f"no such path; there are {', '.join(SIGNALS)}")

@@ -56,7 +56,7 @@ OBSERVERS = (
 HOOKS = ("call_hooks", "shuffle_hooks", "actor_hooks", "thread_hooks", "hooks", "shuffles", "actors", "runtime")
 INSIDE = ("comm_proxy", "answers", "run_notes", "patches", "current", *HOOKS, "instrumentor")
 # Ways to switch us on where `opentelemetry-instrument` does not: they may configure the SDK.
-SWITCHES = ("preload", "plugin", "remote", "sdk", "urls")
+SWITCHES = ("tap", "preload", "plugin", "remote", "sdk", "urls")
 RUNTIME = {*PURE, *OBSERVERS, *INSIDE} - {"names", "version"}
 # Spans that were exported -> what a person reads.
 ANALYSIS = ("traces", "trees", "checks", "breakdown", "reports", "pages")
@@ -177,6 +177,7 @@ APART = {
     "run",
     "watching",
     "survey",
+    "captures",
     "scheduler",
 }
 
