@@ -103,6 +103,7 @@ def picture(tasks: Sequence[Task], ours: Ours, workers: Mapping[str, str]) -> Pi
     found = Picture()
     single = [t for t in tasks if t.count == 1]
     if not single:
+        found.left_out.append("There is nothing to draw: no span stands for a single task.")
         return found
     spans = [*(t.span for t in single), *ours[names.FETCH], *ours[names.GET_DATA]]
     found.start, found.end = min(s.start for s in spans), max(s.end for s in spans)

@@ -75,7 +75,8 @@ def _axis(bokeh: Bokeh, plot: Any, picture: Picture, workers: Mapping[str, str])
     plot.yaxis.major_label_text_font_size = "11px"
     plot.ygrid.grid_line_color = None
     firsts = [i for i, lane in enumerate(picture.lanes) if not i or picture.lanes[i - 1].worker != lane.worker]
-    for number, (top, bottom) in enumerate(zip(firsts, [*firsts[1:], len(picture.lanes)], strict=True)):
+    ends = [*firsts[1:], len(picture.lanes)] if firsts else []
+    for number, (top, bottom) in enumerate(zip(firsts, ends, strict=True)):
         fill = "#f2f2f2" if number % 2 == 0 else "#ffffff"
         plot.add_layout(
             bokeh.models.BoxAnnotation(top=bottom - 0.52, bottom=top - 0.52, fill_color=fill, level="image")
