@@ -322,7 +322,9 @@ def call_plane(i):
     return get_worker().data_plane(i)
 
 
-@gen_cluster(client=True, nthreads=two)
+@gen_cluster(
+    client=True, nthreads=two, config={"distributed.worker.memory.pause": False}
+)  # its monitor would resume it
 async def test_a_paused_worker(c: Client, s: Scheduler, a: Worker, b: Worker):
     a.status = Status.paused
     x = c.submit(inc, 1, key="x", workers=[a.address])
