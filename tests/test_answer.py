@@ -83,6 +83,15 @@ def test_peers_that_are_alike_are_not_called_slow():
     assert "for values from 8 peers, for each about as long" in found.verdicts[0].sentence
 
 
+def test_peers_that_are_alike_in_seconds_alone_are_told_one_by_one():
+    three = (drawing.replace("tcp://a", f"tcp://a{i}") for i, drawing in enumerate((SLOW, BUSY * 2, BLOCKED * 2)))
+    assert [v.verdict for v in told("".join(three)).verdicts] == [
+        "bob was busy",
+        "dave did not answer",
+        "carol was slow",
+    ]
+
+
 def test_where_nobody_waited_nobody_was_slow():
     found = told("task sum | ====== | key=x worker=a\n  execute | ====== | execute.run.cpu=0.6")
     assert found.headline == "1 task on 1 worker took 600 ms, added up: 100% executing (600 ms)."

@@ -67,8 +67,7 @@ def answer(
     """`workers` are names by address."""
     waited = sum(p.seconds for p in peers)
     slow = [p for p in peers if p.seconds > max(_WORTH * waited, _SHARE * _total(tasks))][:_MOST_PEERS]
-    alike = len(slow) > 2 and max(p.seconds for p in peers) < _STANDS_OUT * waited / len(peers)
-    verdicts = [_together(peers)] if alike else [_verdict(peer, workers) for peer in slow]
+    verdicts = [_together(peers)] if _alike(peers, slow) else [_verdict(peer, workers) for peer in slow]
     return Answer(_headline(tasks), tuple(verdicts), tuple(_remarks(tasks, slow, overtook)))
 
 
@@ -114,6 +113,16 @@ def _verdict(peer: Peer, workers: Mapping[str, str]) -> Verdict:
     was, whys = _whys(peer, name, workers)
     waited = f"{count(peer.tasks, 'task')} waited {_seconds(peer.seconds)} for values from {name}"
     return Verdict(peer.address, f"{name} {was}" if was else name, f"{waited}: {whys}.")
+
+
+def _alike(peers: Sequence[Peer], slow: Sequence[Peer]) -> bool:
+    """Several, for the same reason, and none of them much more than the others."""
+    mean = sum(p.seconds for p in peers) / max(1, len(peers))
+    return len(slow) > 2 and len({_main(p) for p in slow}) == 1 and slow[0].seconds < _STANDS_OUT * mean
+
+
+def _main(peer: Peer) -> _Cause:
+    return max(_CAUSES, key=lambda cause: _of(peer, cause))
 
 
 def _together(peers: Sequence[Peer]) -> Verdict:
