@@ -138,7 +138,19 @@ class Part(NamedTuple):
 class SpillOp:
     """One value written to disk or read back, with what caused it."""
 
-    __slots__ = ("begun", "cause", "ended", "failure", "io_begun", "io_ended", "key", "nbytes", "offset", "reading")
+    __slots__ = (
+        "begun",
+        "cause",
+        "ended",
+        "failure",
+        "io_begun",
+        "io_ended",
+        "key",
+        "nbytes",
+        "offset",
+        "outcome",
+        "reading",
+    )
 
     def __init__(self, key: Key, cause: Cause | None, now: int, offset: int, *, reading: bool) -> None:
         self.key = key
@@ -148,6 +160,7 @@ class SpillOp:
         self.io_begun = self.io_ended = self.ended = 0
         self.nbytes = 0
         self.offset = offset
+        self.outcome = "success"  # | disk_full | max_spill | not_pickled | failure
         self.failure: Failure | None = None
 
     @property

@@ -327,8 +327,8 @@ class FetchSpans:
 
     def spill_ended(self, op: SpillOp) -> None:
         """A spill that no task, fetch or request caused is a root: the memory monitor's."""
-        if op.cause is None and self._emit.long_enough(op.begun, op.ended) and self._emit.afford(1):
-            self._emit.spill_span(op, wire.EMPTY, {names.SPILL_CAUSE: "monitor"})
+        if op.cause is None:
+            self._emit.spill_spans((op,), wire.EMPTY, {names.SPILL_CAUSE: "monitor"})
 
 
 PEER_PARTS = {

@@ -47,6 +47,7 @@ class WorkerMetrics:
         self.spill: Sums = {}
         self.fetch_io = self.arrival = 0
         self.spill_io: Sums = {}
+        self.spills: Sums = {}  # by outcome instead of prefix
         self.shuffle: Sums = {}
         self.shuffle_io: Sums = {}
         self.actor: Sums = {}
@@ -89,6 +90,7 @@ class WorkerMetrics:
             else (names.SPILL_WRITE, names.SPILL_SERIALIZE)
         )
         _add(self.spill, "", {write: op.io, code: max(0, op.total - op.io)})
+        _add(self.spills, op.outcome, {names.UNSPILL if op.reading else names.SPILL: 1})
         if op.failure is None:
             _add(self.spill_io, "", {write: op.nbytes})
 
@@ -201,6 +203,7 @@ class Instruments:
             (names.METRIC_GET_DATA_TIME, "s", "Time of requests served, by activity", self._sums("serve")),
             (names.METRIC_SPILL_TIME, "s", "Time of spilling and unspilling, by activity", self._sums("spill")),
             (names.METRIC_SPILL_IO, "By", "Bytes written to and read from disk", self._sums("spill_io", 1)),
+            (names.METRIC_SPILL_OPERATIONS, "{operation}", "Values spilled and read back, by outcome", self._spills),
             (names.METRIC_SHUFFLE_TIME, "s", "Time of P2P shuffles, by where and activity", self._sums("shuffle")),
             (names.METRIC_SHUFFLE_IO, "By", "Bytes of P2P shuffles, by where and activity", self._sums("shuffle_io", 1)),
             (names.METRIC_ACTOR_TIME, "s", "Time of calls of actors, by activity", self._sums("actor")),
@@ -245,6 +248,12 @@ class Instruments:
     def _fetch_io(self, _: CallbackOptions) -> Iterator[Observation]:
         for worker, about in self._each():
             yield Observation(worker.fetch_io, about)
+
+    def _spills(self, _: CallbackOptions) -> Iterator[Observation]:
+        for worker, about in self._each():
+            for outcome, parts in dict(worker.spills).items():
+                for activity, count in dict(parts).items():
+                    yield Observation(count, {**about, names.OUTCOME: outcome, names.ACTIVITY: activity})
 
     def _actor_calls(self, _: CallbackOptions) -> Iterator[Observation]:
         for worker, about in self._each():

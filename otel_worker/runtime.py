@@ -5,6 +5,7 @@ Together with `hooks.py` this is what reads Dask's objects; every method called 
 
 from __future__ import annotations
 
+import errno
 import re
 import sys
 import threading
@@ -474,6 +475,7 @@ class Runtime:
         weight = slow.weight_by_key.get(op.key)
         op.nbytes = weight.disk if weight is not None else 0
         if error is not None:
+            op.outcome = _spill_outcome(error)
             op.failure = Failure(_qualified(error.__cause__ or error))
         recorder = self.by_slow.get(id(slow))
         if recorder is not None:
@@ -544,6 +546,13 @@ def _slow(worker: Any) -> Any:
     """The `Slow` of a worker that spills, else None (`data` may be any mapping)."""
     data = getattr(worker, "data", None)
     return getattr(data, "_slow_uncached", None)
+
+
+def _spill_outcome(error: BaseException) -> str:
+    """Why a value was not spilled, or not read back; Dask's exceptions are private to its spill buffer."""
+    if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return "disk_full"
+    return {"MaxSpillExceeded": "max_spill", "PickleError": "not_pickled"}.get(type(error).__name__, "failure")
 
 
 def _is_over(cause: Any) -> bool:

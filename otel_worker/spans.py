@@ -156,7 +156,7 @@ class Emitter:
     def spill_spans(self, ops: Iterable[SpillOp], parent: Context, attributes: Attributes) -> None:
         """`spill` and `unspill` below the phase that caused them, when long enough."""
         for op in ops:
-            if self.long_enough(op.begun, op.ended) and self.afford(1):
+            if (op.failure or self.long_enough(op.begun, op.ended)) and self.afford(1):
                 self.spill_span(op, parent, attributes)
 
     def spill_span(self, op: SpillOp, parent: Context, attributes: Attributes) -> None:
@@ -166,6 +166,7 @@ class Emitter:
             **attributes,
             names.SPILL_KEY: self.text(op.key),
             names.SPILL_NBYTES: op.nbytes,
+            names.OUTCOME: op.outcome,
         }
         span = self.start(name, parent, op.begun + offset, about)
         if span.is_recording():

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span, SpanContext
 
     from otel_worker.coalesce import Group
-    from otel_worker.facts import Fetch, Key, SpillOp, Task
+    from otel_worker.facts import Failure, Fetch, Key, SpillOp, Task
     from otel_worker.spans import Attributes, Computation, Emitter
 
 
@@ -335,7 +335,7 @@ class TaskSpans:
             attributes[names.ARRIVAL] = seconds(task.arrival)
         span.set_attributes(attributes)
         if task.outcome == "error":
-            self._emit.fail(span, task.failure)
+            self._emit.fail(span, task.failure or _not_stored(task))
         for context in self._served_elsewhere(task):
             span.add_link(context)
 
@@ -354,6 +354,11 @@ class TaskSpans:
 
 LEAST_SPANS = 3  # of a recorded task: itself, execute, run
 TYPICAL_SPANS = 9  # of one task, with its fetches and their peers' halves
+
+
+def _not_stored(task: Task) -> Failure | None:
+    """Its own result was too large for memory, and could not be written either: then Dask fails the task."""
+    return next((op.failure for op in task.spills or () if op.key == task.key and op.failure is not None), None)
 
 
 def _while_running(task: Task, op: SpillOp) -> bool:

@@ -296,5 +296,5 @@ def test_no_metric_has_a_name_that_dask_exports():
     dask = {re.sub(UNITS, "", name) for name in prometheus_names_of_dask()}
     assert {"dask_worker_tasks", "dask_worker_spill", "dask_scheduler_tasks"} <= dask
     ours = {re.sub(UNITS, "", value.replace(".", "_")) for value in METRICS.values()}
-    assert len(METRICS) == 18
+    assert len(METRICS) == 19
     assert not ours & dask
