@@ -154,7 +154,7 @@ class Emitter:
     # --- spills ------------------------------------------------------------------------------------------------------
 
     def spill_spans(self, ops: Iterable[SpillOp], parent: Context, attributes: Attributes) -> None:
-        """`spill` and `unspill` below the phase that caused them, when long enough."""
+        """`spill` and `unspill` below the phase that caused them, when they failed or were long enough."""
         for op in ops:
             if (op.failure or self.long_enough(op.begun, op.ended)) and self.afford(1):
                 self.spill_span(op, parent, attributes)
