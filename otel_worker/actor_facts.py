@@ -19,6 +19,7 @@ class ActorCall:
 
     __slots__ = (
         "begun",
+        "blocks",
         "cpu",
         "ended",
         "executor",
@@ -47,6 +48,7 @@ class ActorCall:
         self.recorder = recorder
         self.offset = recorder.clock.offset
         self.loop = 0
+        self.blocks = False  # the event loop itself runs the method, and nothing else meanwhile
         self.begun = now
         self.run_begun = self.run_ended = self.cpu = self.ended = 0
         self.executor = "event_loop"  # or actor_thread: where the method runs
@@ -64,7 +66,7 @@ class ActorCall:
         return f"{self.prefix}.{self.method}"
 
     def parts(self) -> dict[str, int]:
-        """Nanoseconds by activity; they sum to the call. On the event loop CPU time is not known: others run meanwhile."""
+        """Nanoseconds by activity; they sum to the call. Of a coroutine CPU time is not known: others run meanwhile."""
         begun = self.run_begun or self.begun
         ended = max(begun, self.run_ended or self.ended)
         cpu = min(self.cpu, ended - begun)

@@ -47,13 +47,13 @@ class ActorHooks:
         """Bound into the handlers of each worker that is made while this is installed: it strips our key for ever."""
         began = self._safe("actor", self._actors.call_served)
         entered = self._safe("actor_context", self._actors.entered)
-        left = self._safe("actor_context_end", self._actors.left)
+        left = self._safe("actor_context_end", self._actors.left_loop)
         ended = self._safe("actor_end", self._actors.call_ended)
 
         async def actor_execute(
             self: Any, actor: Any = None, function: Any = None, args: Any = (), kwargs: Any = None, **extra: Any
         ) -> Any:
-            record = began(self, actor, function, extra.pop(wire.KEY, None), now())
+            record = began(self, actor, function, extra.pop(wire.KEY, None), now(), kwargs or {})
             if record is None:
                 return await original(self, actor=actor, function=function, args=args, kwargs=kwargs, **extra)
             before = entered(record)
@@ -65,7 +65,7 @@ class ActorHooks:
                 error = caught
                 raise
             finally:
-                left(before)
+                left(record, before)
                 ended(record, result, error, now())
             return result
 

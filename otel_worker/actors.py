@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from inspect import iscoroutinefunction
 from time import perf_counter_ns, thread_time_ns
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -52,12 +53,16 @@ class Actors:
 
     # --- where the actor lives ----------------------------------------------------------------------------------------------
 
-    def call_served(self, worker: Any, actor: Any, method: Any, told: Any, now: int) -> ActorCall | None:
+    def call_served(
+        self, worker: Any, actor: Any, method: Any, told: Any, now: int, kwargs: Any = None
+    ) -> ActorCall | None:
+        """An actor is called; `kwargs` are the method's, which say in what thread, and None for an attribute."""
         recorder = self._runtime._recorder(worker)
         if recorder is None:
             return None
         record = ActorCall(actor, _prefix(actor), _method(method), recorder, now)
         record.loop = recorder.loop_delay(now)
+        record.blocks = _blocks(worker.state.actors.get(actor), method, kwargs)
         record.remote, peer, record.peer_kind = wire.read_call(told)
         record.peer = readable(peer, MAX_PREFIX)
         self.open.add(record)
@@ -74,6 +79,12 @@ class Actors:
         spans = self._runtime.spans.get(record.recorder)
         if spans is not None:
             context_api.attach(spans.actors.method_context(record))
+
+    def left_loop(self, record: ActorCall, before: Before | None) -> None:
+        """The call is over on the event loop; its CPU time is known if nothing else ran meanwhile."""
+        if record.blocks and before is not None:
+            record.cpu = thread_time_ns() - before.cpu
+        self.left(before)
 
     @staticmethod
     def left(before: Before | None) -> None:
@@ -110,7 +121,7 @@ class Actors:
         record.outcome = outcome
         record.failure = self._runtime._raised(error)
         self.open.discard(record)
-        if record.executor == "event_loop":
+        if record.blocks:
             record.recorder.worked(record.begun, now, "actor", record.key)
         metrics = self._runtime.instruments.workers.get(record.recorder)
         if metrics is not None:
@@ -158,6 +169,14 @@ class Actors:
         if failed:
             asked.emitter.fail(span, self._runtime._raised(error))
         span.end(now + asked.offset)
+
+
+def _blocks(actor: Any, method: Any, kwargs: Any) -> bool:
+    """Whether the event loop itself runs what is called, without coming round."""
+    if kwargs is None:
+        return True
+    in_thread = kwargs.get("separate_thread", True) if isinstance(kwargs, dict) else True
+    return not in_thread and not iscoroutinefunction(getattr(type(actor), str(method), None))
 
 
 def _start(emitter: Emitter, parent: Context, message: Any, at: int) -> Span:

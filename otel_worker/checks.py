@@ -25,6 +25,18 @@ _PARTS = {
     names.WAITING: names.WAIT_PREFIX,
     names.READY: names.READY_PREFIX,
     names.EXECUTE: names.EXECUTE_PREFIX,
+    **dict.fromkeys(
+        (
+            names.SHUFFLE_TRANSFER,
+            names.SHUFFLE_BARRIER,
+            names.SHUFFLE_UNPACK,
+            names.SHUFFLE_SEND,
+            names.SHUFFLE_RECEIVE,
+            names.SHUFFLE_WRITE,
+            names.SHUFFLE_FLUSH,
+        ),
+        names.SHUFFLE_TIME_PREFIX,
+    ),
 }
 
 

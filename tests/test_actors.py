@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from types import MethodType
@@ -60,6 +61,14 @@ class Counter:
     async def later(self) -> int:
         with user("thinking"):
             return self.n
+
+    def blocks(self) -> bool:
+        time.sleep(0.2)
+        return True
+
+    async def sleeps(self) -> int:
+        await asyncio.sleep(0.2)
+        return self.n
 
     def fails(self) -> None:
         raise LookupError("nothing there")
@@ -210,6 +219,27 @@ def test_cpu_and_failures(live: Live):
         (fails,) = of(live, "actor Counter.fails", kind)
         assert (fails.status, fails.attributes["error.type"]) == ("error", "LookupError")
         assert fails.attributes["dask.outcome"] == "error"
+
+
+def test_a_method_that_wants_no_thread_runs_on_the_event_loop(live: Live):
+    """If it takes long, the loop was blocked, and says by which actor."""
+
+    @gen_cluster(client=True, nthreads=[("127.0.0.1", 1)], config={"distributed.admin.tick.interval": "20 ms"})
+    async def scenario(c: Client, s: Scheduler, a: Worker):
+        counter = await c.submit(Counter, key="Counter-1", actor=True)
+        assert await counter.blocks(separate_thread=False)
+        assert await counter.sleeps() == 0
+        await asyncio.sleep(0.1)
+
+    scenario()
+    live.check()
+    (blocks,) = of(live, "actor Counter.blocks", "server")
+    assert blocks.attributes["dask.executor"] == "event_loop"
+    assert blocks.attributes["dask.actor.time.run.cpu"] < 0.15 < blocks.attributes["dask.actor.time.run.noncpu"]
+    (sleeps,) = of(live, "actor Counter.sleeps", "server")
+    assert "dask.actor.time.run.cpu" not in sleeps.attributes
+    blocked = [s for s in live.spans() if s.name == "event_loop.blocked" and "Counter-1" in s.attributes.values()]
+    assert [s.attributes["dask.event_loop.cause"] for s in blocked] == ["actor"]
 
 
 def test_without_budget_there_are_sums_and_no_spans(live: Live):
