@@ -151,6 +151,7 @@ def _cell(cell: Sequence[float] | None, most: float) -> str:
     return f'<td style="{shade}">{format_bytes(cell[0])}<br>{cell[2]:,.0f} fetches<br>{seconds(cell[1])}</td>'
 
 
+_SHOWN: Final = 0.0005  # seconds; less would read 0
 _PEER_COLUMNS: Final = ("queue", "connect", "loop", "disk", "spill", "pickle", "network", "other")
 
 
@@ -172,7 +173,7 @@ def _peer(peer: Peer, kinds: Sequence[int], workers: Mapping[str, str]) -> str:
         sums[kind_of(f"{names.WAITING}.{activity}")] += value
     largest = max(sums.values(), default=0)
     cells = "".join(
-        f'<td class="number">{"<b>" * (sums[k] == largest > 0)}{seconds(sums[k]) if sums[k] else ""}'
+        f'<td class="number">{"<b>" * (sums[k] == largest > 0)}{seconds(sums[k]) if sums[k] >= _SHOWN else ""}'
         f"{'</b>' * (sums[k] == largest > 0)}</td>"
         for k in kinds
     )
