@@ -16,7 +16,11 @@ from tests.processes import Programs, Scheduler
 pytestmark = pytest.mark.slow
 
 WORKERS = {"a": False, "b": False, "A": True, "B": True}  # capital: with us
-TROUBLE = re.compile(r"^.*(?:- (?:WARNING|ERROR|CRITICAL) -|Traceback|Error\b|otel_worker).*$", re.MULTILINE)
+# Dask tells of each shuffle in a warning.
+TROUBLE = re.compile(
+    r"^(?!.* Shuffle \S+ (?:initialized|deactivated)).*(?:- (?:WARNING|ERROR|CRITICAL) -|Traceback|Error\b|otel_worker).*$",
+    re.MULTILINE,
+)
 ARRIVED = 6  # values in one exchange
 
 
@@ -100,6 +104,13 @@ def test_what_is_seen_of_a_mixed_cluster(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("client", [False, True], ids=["client", "CLIENT"])
+def test_every_pair_of_workers_shuffles_and_calls_actors(mixed: Mixed, client: bool) -> None:
+    steps = ["p2p", *(f"actor:{home},{other}" for home, other in ("aB", "Ab", "AB"))]
+    assert mixed.client(not client, client, *steps) == len(steps)
+    assert mixed.trouble() == []
+
+
+@pytest.mark.parametrize("client", [False, True], ids=["client", "CLIENT"])
 def test_switched_off_and_on_while_connections_are_open(programs: Programs, tmp_path: Path, client: bool) -> None:
     with Receiver(tmp_path / "otlp") as receiver:
         endpoint = receiver.grpc_endpoint
@@ -107,8 +118,12 @@ def test_switched_off_and_on_while_connections_are_open(programs: Programs, tmp_
         workers = [programs.worker(scheduler, name, "--no-nanny", endpoint=endpoint) for name in "AB"]
         scheduler.has(2)
         steps = ["A,B", "-A", "A,B", "-B", "A,B", "+A", "A,B", "+B", "A,B", "-A", "A,B", "+A", "-B", "A,B"]
-        program = programs.script("exchange.py", scheduler.address, *steps, endpoint=endpoint if client else None)
-        assert json.loads(program.printed())["arrived"] == steps.count("A,B") * ARRIVED
+        calls = ["p2p", "actor:A,B", "actor:B,A"]
+        calls = [*calls, "+B", *calls, "-A", "-B", *calls]
+        program = programs.script(
+            "exchange.py", scheduler.address, *steps, *calls, endpoint=endpoint if client else None
+        )
+        assert json.loads(program.printed(90))["arrived"] == steps.count("A,B") * ARRIVED + 9
         for worker in workers:
             worker.terminate()
         assert [worker.ended() for worker in workers] == [0, 0]

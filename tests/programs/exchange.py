@@ -1,7 +1,8 @@
 """Fetches in both directions between two workers; it checks what arrives.
 
 Arguments: the scheduler's address, then pairs of workers' names such as `a,b`; `-NAME` and `+NAME` switch us off and on in
-a worker that runs. Prints as JSON how many values arrived.
+a worker that runs; `p2p` is a P2P rechunk among all workers; `actor:a,b` an actor on one that a task on the other and the
+client call, directly and through the scheduler. Prints as JSON how many values arrived.
 """
 
 import json
@@ -43,6 +44,36 @@ def exchange(client: Client, one: str, other: str, step: int) -> int:
     return count
 
 
+def rechunk(step: int) -> int:
+    import dask.array as da
+
+    x = da.full((40, 40), step, chunks=(5, 40)).rechunk((40, 5), method="p2p", block_size_limit=1600)
+    assert x.sum().compute() == 1600 * step
+    return 1
+
+
+class Counter:
+    n = 0
+
+    def add(self, by: int) -> int:
+        self.n += by
+        return self.n
+
+
+def calls(counter: Any) -> int:
+    counter.add(1).result()
+    return int(counter.n)
+
+
+def actor(client: Client, home: str, other: str, step: int) -> int:
+    counter = client.submit(Counter, key=f"counter-p{step}", workers=[home], actor=True).result(timeout=20)
+    assert client.submit(calls, counter, key=f"calls-p{step}", workers=[other], pure=False).result(timeout=20) == 1
+    for number, client.direct_to_workers in enumerate((True, False)):
+        assert counter.add(1).result(timeout=20) == number + 2
+        assert counter.n == number + 2
+    return 1
+
+
 def main(address: str, *steps: str) -> None:
     count = 0
     with Client(address, timeout=20) as client:
@@ -51,6 +82,11 @@ def main(address: str, *steps: str) -> None:
             if step[0] in "+-":
                 (state,) = client.run(switch, step[0] == "+", workers=[workers[step[1:]]]).values()
                 assert state is (step[0] == "+")
+            elif step == "p2p":
+                count += rechunk(number + 1)
+            elif step.startswith("actor:"):
+                home, other = (workers[name] for name in step.removeprefix("actor:").split(","))
+                count += actor(client, home, other, number)
             else:
                 one, _, other = step.partition(",")
                 count += exchange(client, workers[one], workers[other], number)
