@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from otel_worker import names, waits
 from otel_worker.facts import redacted
-from otel_worker.openings import longest
+from otel_worker.openings import longest, tally
 from otel_worker.version import __version__
 
 if TYPE_CHECKING:
@@ -40,6 +40,9 @@ def bind(runtime: Runtime, worker: Any) -> None:
         about = {"version": __version__, "on": True, "name": recorder.name, "spans": spans}
         if what == "sums":
             return about | sums(recorder, metrics, now)
+        if what == "all":
+            about |= sums(recorder, metrics, now)
+            about["now"] = [[*key, tasks] for key, tasks in tally(recorder, now).items()]
         return about | opened(recorder, now, min(max(0, most), MAX_OPENINGS), asked.spans[recorder].emitter.text)
 
     worker.handlers[names.OPERATION] = otel_worker

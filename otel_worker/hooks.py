@@ -18,6 +18,7 @@ from otel_worker.actor_hooks import ACTOR_TABLE, ActorHooks
 from otel_worker.call_hooks import CALL_TABLE, CallHooks
 from otel_worker.comm_proxy import CommProxy
 from otel_worker.current import CURRENT
+from otel_worker.dashboard_hooks import DASHBOARD_TABLE, DashboardHooks
 from otel_worker.facts import Fetch, Gather, Serve, Task
 from otel_worker.patches import Patch
 from otel_worker.shuffle_hooks import SHUFFLE_TABLE, ShuffleHooks
@@ -83,10 +84,11 @@ TABLE: tuple[Patch, ...] = (
     *ACTOR_TABLE,
     *CALL_TABLE,
     *THREAD_TABLE,
+    *DASHBOARD_TABLE,
 )
 
 
-class Hooks(ShuffleHooks, ActorHooks, CallHooks, ThreadHooks):
+class Hooks(ShuffleHooks, ActorHooks, CallHooks, ThreadHooks, DashboardHooks):
     """Makes the replacements. `runtime` states the facts; its methods are called under the guard."""
 
     def __init__(self, runtime: Runtime) -> None:

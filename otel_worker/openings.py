@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from otel_worker.recorder import Recorder
 
 MAX_WANTS = 1000  # keys of one task that are looked at to say what it waits for
+MAX_TALLY, MAX_TALLY_WANTS = 200, 20  # waiting tasks, and keys of each, where all tasks are counted
 _REASONS = {PAUSED: names.QUEUED_PAUSED, COUNT: names.QUEUED_COUNT, BYTES: names.QUEUED_BYTES}
 
 
@@ -57,6 +58,26 @@ def longest(recorder: Recorder, now: int, most: int) -> tuple[list[tuple[Opening
     found = list(openings(recorder))
     top = nlargest(most, found, key=lambda opening: now - opening.since)
     return [(opening, phase(recorder, opening, now)) for opening in top], len(found)
+
+
+def tally(recorder: Recorder, now: int) -> dict[tuple[str, str], float]:
+    """How many tasks are now in each (wait | ready | execute, phase). Of many that wait, the first `MAX_TALLY` stand for all."""
+    found: dict[tuple[str, str], float] = {}
+    waiting = []
+    for task in recorder.tasks.values():
+        if task.executing:
+            key = "execute", _execute_phase(task).name
+        elif task.ready:
+            key = "ready", _ready_reason(recorder, task)
+        else:
+            waiting.append(task)
+            continue
+        found[key] = found.get(key, 0) + 1
+    seen = waiting[:MAX_TALLY]
+    for task in seen:
+        key = "wait", _wait_phase(recorder, task, now, MAX_TALLY_WANTS).name
+        found[key] = found.get(key, 0) + len(waiting) / len(seen)
+    return found
 
 
 def phase(recorder: Recorder, opening: Opening, now: int) -> Phase:
@@ -115,9 +136,9 @@ def _ready_reason(recorder: Recorder, task: Task) -> str:
     return names.READY_THREAD_SLOT
 
 
-def _wait_phase(recorder: Recorder, task: Task, now: int) -> Phase:
+def _wait_phase(recorder: Recorder, task: Task, now: int, most: int = MAX_WANTS) -> Phase:
     """Of the keys that it lacks, what is being done counts before what waits in a queue; then what takes longest."""
-    lacking = islice((want for want in task.wants or () if not want.ended), MAX_WANTS)
+    lacking = islice((want for want in task.wants or () if not want.ended), most)
     phases = [_want_phase(recorder, want, now) for want in lacking]
     return min(phases, key=lambda p: (p.rank, p.since), default=Phase(names.OTHER, task.waiting or task.arrived))
 

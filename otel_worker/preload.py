@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from otel_worker.dashboard_hooks import add_later
 from otel_worker.instrumentor import DaskInstrumentor
 from otel_worker.sdk import configure
 
@@ -19,8 +20,15 @@ def switch_on() -> None:
 switch_on()
 
 
-def dask_setup(worker: Any) -> None:
-    """Dask calls it when the worker has started: it was in the middle of being made when this module was imported."""
+def dask_setup(server: Any) -> None:
+    """Dask calls it when the worker has started: it was in the middle of being made when this module was imported.
+
+    In a scheduler there is nothing to observe; it gets our page in its dashboard.
+    """
     runtime = DaskInstrumentor().runtime
-    if runtime is not None:
-        runtime.adopt(worker)
+    if runtime is None:
+        return
+    if hasattr(server, "data"):
+        runtime.adopt(server)
+    else:
+        add_later(server, runtime.guard)

@@ -20,6 +20,7 @@ from otel_worker import answers, wire
 from otel_worker.actor_spans import ActorSpans
 from otel_worker.actors import Actors
 from otel_worker.budget import Budget
+from otel_worker.dashboard_hooks import add_later
 from otel_worker.endings import Endings
 from otel_worker.facts import Clock, Failure, Fetch, Gather, Serve, SpillOp, Task, readable, redacted
 from otel_worker.fetch_spans import FetchSpans
@@ -151,6 +152,10 @@ class Runtime:
         for worker in list(module.Worker._instances) if module is not None else ():
             if worker.status.name in ("running", "paused"):
                 worker.loop.add_callback(self.adopt, worker)
+        module = sys.modules.get("distributed.scheduler")
+        for scheduler in list(module.Scheduler._instances) if module is not None else ():
+            if scheduler.status.name == "running":
+                scheduler.loop.add_callback(add_later, scheduler, self.guard)
 
     def adopt(self, worker: Any) -> None:
         """Observe a worker that runs already, from its next step on. Call it on the worker's event loop."""
@@ -170,6 +175,7 @@ class Runtime:
         for executor in worker.executors.values():
             watched(executor, self.guard)
         worker.periodic_callbacks["tick"].callback = worker._measure_tick
+        add_later(worker, self.guard)
 
     def _forget(self, worker: int, counter: Any, slow: int) -> None:
         recorder = self.by_worker.pop(worker, None)

@@ -7,7 +7,7 @@ import pytest
 
 from otel_worker import names
 from otel_worker.budget import Budget
-from otel_worker.openings import longest
+from otel_worker.openings import longest, tally
 from otel_worker.settings import Settings
 from otel_worker.spans import Emitter
 from otel_worker.stuck import MOST, Stuck
@@ -99,6 +99,19 @@ def test_the_longest_are_told_and_all_are_counted():
     found, count = longest(desk.recorder, ns(60), 3)
     assert [opening.key for opening, _ in found] == ["a-0", "a-1", "a-2"]
     assert count == 50
+
+
+def test_all_tasks_are_counted_by_what_they_do():
+    desk = Desk()
+    desk.held("x-1", "tcp://a")
+    desk.wait(0, "sum-0", "x-1", **{"x-1": "fetch"})
+    for i in range(1, 300):
+        desk.wait(0, f"sum-{i}", "x-1")
+    desk.fetch(1, "tcp://a", "x-1")
+    desk.move(1, **{"a-1": "ready", "b-1": "executing"})
+    found = tally(desk.recorder, ns(2))
+    assert found.pop(("wait", names.REQUEST)) == pytest.approx(300)
+    assert found == {("ready", names.READY_THREAD_SLOT): 1, ("execute", names.LOOP): 1}
 
 
 # --- stuck -----------------------------------------------------------------------------------------------------------
