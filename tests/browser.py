@@ -103,6 +103,18 @@ class Page:
             moves.pointer_action.move_to_location(round(x) - nearer, round(y))
         moves.perform()
 
+    def drag(self, start: float, end: float, lane: float) -> None:
+        """With the mouse, from one time to the other."""
+        from selenium.webdriver.common.actions.action_builder import ActionBuilder
+
+        (x, y), (until, _) = self.place(start, lane), self.place(end, lane)
+        moves = ActionBuilder(self.browser)
+        moves.pointer_action.move_to_location(round(x), round(y)).pointer_down()
+        for at in (x + 10, (x + until) / 2, until):
+            moves.pointer_action.move_to_location(round(at), round(y))
+        moves.pointer_action.pointer_up()
+        moves.perform()
+
     def drawn(self) -> list[dict[str, Any]]:
         """The bars that are drawn now."""
         columns = self.run("return otelWorker.plot().document.get_model_by_name('bars').data")

@@ -86,6 +86,14 @@ def test_a_search_finds_a_key_and_shows_it(open_page: Callable[..., Page]):
     assert shown.run("return otelWorker.plot().x_range.end") > 4.2
 
 
+def test_a_drag_over_the_time_zooms_to_it(open_page: Callable[..., Page]):
+    shown = open_page(html())
+    shown.drag(1.0, 2.0, 0)
+    start, end = shown.run("const {start, end} = otelWorker.plot().x_range; return [start, end]")
+    assert (start, end) == pytest.approx((1.0, 2.0), abs=0.02)
+    shown.until("return /^(1[.]0|9[89])/.test(document.getElementById('detail').innerText)")  # 1.01 s, or 991 ms
+
+
 def test_a_slow_task_is_shown_by_its_button(open_page: Callable[..., Page]):
     shown = open_page(html())
     shown.run("document.querySelector('button[data-start]').click()")

@@ -2,6 +2,7 @@
 
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -11,6 +12,7 @@ from otel_worker.cli.pictures import picture_options, write_pictures
 from otel_worker.cli.report import console
 from otel_worker.demo import DemoError, run
 from otel_worker.demo_work import BUSY_WITH, HELD, ROUNDS
+from otel_worker.pages import Found
 from otel_worker.reports import Options, build, render
 from otel_worker.traces import Traces, read
 from otel_worker.trees import clean, subtree
@@ -61,6 +63,13 @@ def demo(delay: float, out: Path | None, trees: int, html: Path | None, perfetto
         raise SystemExit(1)
 
 
+def _answer(found: Found) -> Iterator[str]:
+    """What the page says first."""
+    yield found.answer.headline
+    yield from (f"- {verdict.verdict}: {verdict.sentence}" for verdict in found.answer.verdicts)
+    yield from (f"- {remark}" for remark in found.answer.remarks)
+
+
 def _show(traces: Traces, folder: Path, delay: float, trees: int) -> None:
     tasks = sorted((s for s in traces.spans if s.operation == names.TASK), key=lambda s: -s.duration)
     slowest = [s for s in tasks if any(child.operation == names.FETCH for child in subtree(traces.spans, s))][:trees]
@@ -68,6 +77,9 @@ def _show(traces: Traces, folder: Path, delay: float, trees: int) -> None:
         f"Injected: {ROUNDS} values on carol that take {delay:g} s to unpickle, wherever that happens; "
         f"{BUSY_WITH} of bob that take {1.5 * delay:g} s; dave's event loop held for {HELD * delay:g} s.\n"
     )
+    for sentence in _answer(Found(traces, str(folder), Options())):
+        click.echo(clean(sentence))
+    click.echo()
     for task in slowest:
         for line in tree_lines(subtree(traces.spans, task), links=True, seconds=True, details=True, among=traces.spans):
             click.echo(clean(line))

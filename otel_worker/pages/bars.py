@@ -9,7 +9,7 @@ from typing import Final, NamedTuple, TypeVar
 from otel_worker import names
 from otel_worker.breakdown import Task
 from otel_worker.breakdown.activities import journey
-from otel_worker.breakdown.critical import Fetches, critical_steps, fetches
+from otel_worker.breakdown.critical import Fetches, Step, critical_steps, fetches
 from otel_worker.breakdown.ours import Ours
 from otel_worker.breakdown.overtaking import merged
 from otel_worker.breakdown.timeline import Stretch, execution, serving, timeline
@@ -171,9 +171,18 @@ class _Drawing:
         for lane, task, interval in self._placed(worker, "waits", waiting, intervals, self.room[0]):
             item = self.found.item(_WAIT, lane, task.span, interval, task.key)
             for step in critical_steps(task, self.held):
-                self._split(lane, step.start, step.parts, names.WAITING, item)
+                self._step(lane, step, item)
             if task.ready is not None:
                 self.found.bar(lane, Part(task.ready.start, task.ready.end, names.READY), item)
+
+    def _step(self, lane: int, step: Step, item: int) -> None:
+        """Where the fetch's own parts were; before it began, in a queue, there are sums only."""
+        if step.fetch is None or step.start < step.fetch.start:
+            self._split(lane, step.start, step.parts, names.WAITING, item)
+            return
+        for stretch in timeline(step.fetch, self.below):
+            parts = stretch.within(step.start, step.end)
+            self._split(lane, max(stretch.start, step.start), parts, names.WAITING, item)
 
     def _fetches(self, worker: str) -> None:
         mine = self.fetched.get(worker, [])
