@@ -71,7 +71,7 @@ def opened(url: str) -> Iterator[Callable[[str], Any]]:
     session = pull_session(url=url)
 
     def find(name: str) -> Any:
-        session.force_roundtrip()
+        session.pull()  # patches that come in between are not applied
         return session.document.get_model_by_name(name)
 
     try:
