@@ -151,7 +151,7 @@ class Breakdown:
         self.figure = figure(
             title=f"Tasks at a time by what they do, on average over the last {WINDOW:.0f} s",
             y_range=self._names,
-            height=380,
+            height=124,
             sizing_mode="stretch_width",
             x_range=DataRange1d(start=0),
             tools="hover",
@@ -180,6 +180,7 @@ class Breakdown:
         while len(self._looks) > 2 and look.at - self._looks[1].at > WINDOW:
             self._looks.popleft()
         bars = means([held.now for held in self._looks])[:BARS]
+        self.figure.height = 100 + 24 * max(1, len(bars))
         self._names.factors = [row["name"] for row in reversed(bars)]
         self.bars.data = {name: [row[name] for row in bars] for name in self.bars.data}
         sums = recent(self._looks[0], look)
@@ -222,7 +223,7 @@ def _table(source: ColumnDataSource, columns: Sequence[tuple[str, str, bool]], h
     """Cells are text to the browser, whatever a key is called."""
     shown = [
         TableColumn(
-            field=field, title=title, formatter=NumberFormatter(format="0,0.0") if number else StringFormatter()
+            field=field, title=title, formatter=NumberFormatter(format="0,0.00") if number else StringFormatter()
         )
         for field, title, number in columns
     ]

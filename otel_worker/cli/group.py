@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import click
+from click.shell_completion import CompletionItem
 
 from otel_worker.version import __version__
 
@@ -41,7 +42,10 @@ class LateGroup(click.Group):
         late = COMMANDS.get(cmd_name)
         if late is None or not _is_there(late):
             return super().get_command(ctx, cmd_name)
-        command: click.Command = getattr(importlib.import_module(late.module), late.attribute)
+        try:
+            command: click.Command = getattr(importlib.import_module(late.module), late.attribute)
+        except ImportError as error:
+            raise click.ClickException(_needs(cmd_name, error)) from None
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -49,6 +53,17 @@ class LateGroup(click.Group):
         rows = [(name, COMMANDS[name].help) for name in self.list_commands(ctx) if name in COMMANDS]
         with formatter.section("Commands"):
             formatter.write_dl(rows)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Names and their help from the table: the Tab key imports no command."""
+        options = click.Command.shell_complete(self, ctx, incomplete)
+        names = [name for name in self.list_commands(ctx) if name.startswith(incomplete)]
+        return [*(CompletionItem(name, help=COMMANDS[name].help) for name in names), *options]
+
+
+def _needs(command: str, error: ImportError) -> str:
+    extra = "lab" if command == "lab" else "report"
+    return f"{command} needs {error.name or error}: pip install 'otel-worker[{extra}]'."
 
 
 def _is_there(late: _Late) -> bool:
@@ -58,13 +73,30 @@ def _is_there(late: _Late) -> bool:
         return False
 
 
-@click.group(cls=LateGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+
+
+@click.group(cls=LateGroup, context_settings=_SETTINGS)
 @click.version_option(__version__)
 def otel_worker() -> None:
     """Where did the time go while Dask's tasks were not computing?
 
     \b
+    otel-worker run program.py                    # a program, and then where its time went
+    otel-worker open tcp://127.0.0.1:8786         # what is open right now on a cluster
     otel-worker report traces.jsonl               # what a Collector's file exporter wrote
     otel-worker report localhost:16686 --since 1h # what a Jaeger holds
     otel-worker tree traces.jsonl --key "('sum', 0)"
+    """  # noqa: D301  click reads \b as a character
+
+
+@click.group("otel", cls=LateGroup, context_settings=_SETTINGS)
+@click.version_option(__version__, package_name="otel-worker")
+def dask_otel() -> None:
+    """Where did the time go while tasks were not computing? The commands of otel-worker.
+
+    \b
+    dask otel run program.py
+    dask otel open tcp://127.0.0.1:8786
+    dask otel report traces.jsonl
     """  # noqa: D301  click reads \b as a character

@@ -63,7 +63,12 @@ def lab(
     Limits and peers, for --set and --vary: connections, throttle threshold, byte limit, message limit, latency, connect,
     bandwidth, request time, key time, outgoing connections, outgoing bytes, load, busy for, busy every; C.latency is that
     of the peer C alone. `none` is no limit.
-    """
+
+    \b
+    otel-worker lab --list
+    otel-worker lab all-to-all
+    otel-worker lab skewed-sizes --vary "message limit=1 MB,5 MB,50 MB" --html page.html
+    """  # noqa: D301  click reads \b as a character
     console = Console()
     if listing:
         show_list(console)
