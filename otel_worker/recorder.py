@@ -302,6 +302,9 @@ class Recorder:
             task.ready_marks = None
         task.ended = now
         task.outcome = outcome
+        if task.steps is not None:
+            for step in task.steps:
+                step.ended = step.ended or now  # observing ends, or the task was given up: its thread goes on
         if task.executing:
             task.execute_parts = waits.execute_sums(task, now)
         if view is not None:

@@ -103,7 +103,7 @@ class Step:
             told[names.SHUFFLE_INPUTS_DONE] = self.ended - joined
         parts: dict[str, int] = {}
         for name, ns in (*told.items(), *metered_sums(self.metered, "seconds").items()):
-            if ns := min(ns, rest):
+            if (ns := min(ns, rest)) > 0:
                 parts[name] = ns
                 rest -= ns
         if rest:
@@ -176,7 +176,7 @@ class Transport:
         rest = self.ended - self.begun
         parts: dict[str, int] = {}
         for name, ns in metered_sums(self.metered, "seconds").items():
-            if ns := min(ns, rest):
+            if (ns := min(ns, rest)) > 0:
                 parts[name] = ns
                 rest -= ns
         if rest:

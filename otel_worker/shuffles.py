@@ -41,6 +41,8 @@ class Shuffles:
         return step
 
     def step_ended(self, step: Step, error: BaseException | None, now: int) -> None:
+        if step.ended:
+            return
         step.ended = now
         if error is not None and type(error).__name__ not in QUIET:
             step.failure = self._runtime._raised(error)

@@ -313,6 +313,20 @@ def test_the_parts_of_a_batch():
     assert parts(record) == {"compress.lz4": 0.5, "send": 1, "other": 0.5}
 
 
+def test_a_step_that_is_open_when_its_task_ends_ends_with_it():
+    desk = Desk()
+    desk.move(0, **{"t-1": "executing"})
+    task = desk.recorder.tasks["t-1"]
+    task.loading = task.submitted = task.run_begun = ns(0)
+    step = Step(names.SHUFFLE_UNPACK, "s", 0, ns(1))
+    step.flush_begun = ns(2)
+    task.steps = [step]
+    desk.recorder.close(ns(5))
+    assert parts(step) == {"join": 1, "flush": 3}
+    found = {name: part / SECOND for name, part in (task.execute_parts or {}).items() if part}
+    assert found == {"run.shuffle.join": 1, "run.shuffle.flush": 3, "run.noncpu": 1}
+
+
 def test_an_execution_tells_what_its_steps_waited_for():
     desk = Desk()
     desk.move(0, **{"t-1": "ready"})
