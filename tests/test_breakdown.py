@@ -487,7 +487,6 @@ def test_sound_spans_miss_nothing():
     ("drawing", "words"),
     [
         ("tasks inc |=| count=7", "Sums only of 7 tasks"),
-        ("task shuffle-transfer |==|\n  execute |==| execute.run.noncpu=0.2", "0.2 s in 1 task of P2P"),
         ("task a |=|\n  waiting |==|", "1 time a span breaks a rule"),
         ("spill |===|", "0.3 s of spilling by memory monitors (1 span) stand under no task"),
         ("fetch replica |==| fetch.reason=replica", "0.2 s of fetching replicas that no task asked for (1 span)"),
@@ -495,6 +494,23 @@ def test_sound_spans_miss_nothing():
 )
 def test_what_is_missing_is_said(drawing, words):
     assert words in told(draw(drawing))
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        (
+            "request",
+            "1 of 2 requests went to peers without otel_worker (tcp://x): what happened there counts as network.",
+        ),
+        ("shuffle.send", "1 of 2 shuffle sends went to peers without otel_worker (tcp://x): what happened there"),
+    ],
+)
+def test_peers_without_us(name: str, words: str):
+    spans = draw(f"{name} |==| peer=tcp://x\n{name} |==| peer=tcp://y")
+    for span, known in zip(spans, (False, True), strict=True):
+        span.attributes["dask.peer.instrumented"] = known
+    assert words in told(spans)
 
 
 def test_spans_that_the_workers_did_not_record():

@@ -9,7 +9,6 @@ from otel_worker.breakdown.tasks import Task
 from otel_worker.checks import check
 from otel_worker.traces import Span, count
 
-_P2P = ("shuffle-transfer", "shuffle-barrier", "shuffle-p2p", "rechunk-transfer", "rechunk-barrier", "rechunk-p2p")
 _CHECKED = 50_000  # spans; checking costs as much as reading them
 
 
@@ -20,8 +19,8 @@ def missing(ours: Ours, tasks: Sequence[Task], fates: Mapping[str, int]) -> list
         *_unrecorded(fates),
         *_coalesced(tasks),
         *_unfinished(ours),
-        *_remote_halves(ours),
-        *_p2p(tasks),
+        *_remote_halves(ours[names.REQUEST], "request", "what happened there counts as network"),
+        *_remote_halves(ours[names.SHUFFLE_SEND], "shuffle send", "what happened there is not seen"),
         *_nobodys(ours),
         *_clocks(ours),
         *_broken(ours.spans),
@@ -57,23 +56,14 @@ def _unfinished(ours: Ours) -> Iterator[str]:
         yield f"Of {count(len(orphans), 'task')} only some phases came: unfinished, or the rest was lost."
 
 
-def _remote_halves(ours: Ours) -> Iterator[str]:
-    requests = ours[names.REQUEST]
+def _remote_halves(requests: Sequence[Span], what: str, then: str) -> Iterator[str]:
     unseen = [s for s in requests if s.attributes.get(names.PEER_INSTRUMENTED) is False]
     if unseen:
         peers = sorted({str(s.attributes.get(names.PEER_ADDRESS, "?")) for s in unseen})
         yield (
-            f"{len(unseen):,} of {count(len(requests), 'request')} went to peers without otel_worker ({', '.join(peers[:3])}"
-            f"{', …' if len(peers) > 3 else ''}): what happened there counts as network."
+            f"{len(unseen):,} of {count(len(requests), what)} went to peers without otel_worker ({', '.join(peers[:3])}"
+            f"{', …' if len(peers) > 3 else ''}): {then}."
         )
-
-
-def _p2p(tasks: Sequence[Task]) -> Iterator[str]:
-    held = [t for t in tasks if t.prefix.startswith(_P2P)]
-    total = sum(part for t in held for path, part in t.parts.items() if path.startswith(names.EXECUTE))
-    if total:
-        tasks_ = count(sum(t.count for t in held), "task")
-        yield f"{total / 1e9:.1f} s in {tasks_} of P2P shuffles are not split further."
 
 
 def _nobodys(ours: Ours) -> Iterator[str]:
