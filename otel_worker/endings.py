@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import logging
+import multiprocessing
 import os
 import threading
 import time
@@ -80,6 +81,11 @@ class Endings:
         if time.monotonic() - ended > SAME_ENDING:
             return LIMIT
         return max(AT_EXIT, LIMIT - (ended - began))
+
+
+def ends_without_exit() -> bool:
+    """Whether this is a child that multiprocessing forked: it ends by `os._exit`, so that no `atexit` sends what is left."""
+    return getattr(multiprocessing.current_process(), "_start_method", "") in ("fork", "forkserver")
 
 
 def _own_handler(provider: Any) -> Any:

@@ -7,7 +7,9 @@ closures: wrapt's function wrapper costs a microsecond a call, and some of these
 
 from __future__ import annotations
 
-from asyncio import get_running_loop
+from asyncio import Event, current_task, get_running_loop, wait_for
+from asyncio import TimeoutError as AsyncioTimeoutError
+from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial, wraps
 from time import perf_counter_ns as now
@@ -19,6 +21,7 @@ from otel_worker.call_hooks import CALL_TABLE, CallHooks
 from otel_worker.comm_proxy import CommProxy
 from otel_worker.current import CURRENT
 from otel_worker.dashboard_hooks import DASHBOARD_TABLE, DashboardHooks
+from otel_worker.endings import ends_without_exit
 from otel_worker.facts import Fetch, Gather, Serve, Task
 from otel_worker.patches import Patch
 from otel_worker.shuffle_hooks import SHUFFLE_TABLE, ShuffleHooks
@@ -61,6 +64,7 @@ TABLE: tuple[Patch, ...] = (
     Patch(WORKER, "", "run_in_executor_with_context", "run_in_executor", ("executor", "func")),
     Patch(WORKER, "", "send_recv", "send_recv", ("comm",)),
     Patch(CORE, "Server", "_measure_tick", "tick", ("self",)),
+    Patch(CORE, "Server", "finished", "finished", ("self",)),
     Patch(CORE, "ConnectionPool", "_connect", "pool_connect", ("self", "addr")),
     Patch(CORE, "", "connect", "connect", ("addr",)),
     Patch("distributed.comm.core", "Comm", "handshake_info", "handshake_info", ("self",)),
@@ -95,6 +99,7 @@ class Hooks(ShuffleHooks, ActorHooks, CallHooks, ThreadHooks, DashboardHooks):
         self._runtime = runtime
         self._shuffles, self._actors = runtime.shuffles, runtime.actors
         self._safe = runtime.guard
+        self._closing: dict[int, tuple[Event, Any]] = {}  # by worker: set once it is flushed; the task that closes it
 
     def make(self, hook: str, original: Any) -> Any:
         """Return what stands in `original`'s place."""
@@ -164,16 +169,39 @@ class Hooks(ShuffleHooks, ActorHooks, CallHooks, ThreadHooks, DashboardHooks):
             if closed(worker, now()):
                 runtime.start_flush()
 
+        closing = self._closing
+
         async def close(self: Any, *args: Any, **kwargs: Any) -> Any:
             early = get_running_loop().call_later(PATIENCE, end_early, self)
+            ours = (Event(), current_task())
+            closing.setdefault(id(self), ours)
             try:
                 return await original(self, *args, **kwargs)
             finally:
                 early.cancel()
-                if closed(self, now()):
-                    await runtime.flush()
+                try:
+                    if closed(self, now()):
+                        await runtime.flush()
+                finally:
+                    ours[0].set()
+                    if closing.get(id(self)) is ours:
+                        del closing[id(self)]
 
         return close
+
+    def finished(self, original: Any) -> Any:
+        """A Nanny's child ends its event loop as soon as its worker has finished: a fork not before it is flushed."""
+        closing, runtime = self._closing, self._runtime
+
+        async def finished(self: Any) -> Any:
+            result = await original(self)
+            flushed, closer = closing.get(id(self), (None, None))
+            if flushed is not None and closer is not current_task() and ends_without_exit():
+                with suppress(AsyncioTimeoutError):
+                    await wait_for(flushed.wait(), runtime.settings.flush_timeout + 1)
+            return result
+
+        return finished
 
     def handle_scheduler(self, original: Any) -> Any:
         began = self._safe("handle_scheduler", self._runtime.stream_began)

@@ -83,6 +83,7 @@ ARROWS = {
     "thread_hooks": {"current", "facts", "patches"},
     "shuffle_hooks": {"current", "facts", "names", "patches", "shuffle_facts", "wire"},
     "hooks": {
+        "endings",
         "facts",
         "patches",
         "wire",
