@@ -96,6 +96,10 @@ def test_an_exported_notebook_in_a_browser(notebook: Any, open_page: Callable[..
         "return [...document.querySelectorAll('.otel-worker .bar i')].map((e) => e.getBoundingClientRect().width)"
     )
     assert max(bars) > 300
+    label = "const th = document.querySelector('.otel-worker .breakdown th'); return [th.innerText, th.clientWidth]"
+    prefix, width = page.run(label)
+    assert prefix == "sum"
+    assert width > 20, "Jupyter's own styles would leave it none"
     assert EVIL in page.texts()
     assert page.run("return document.querySelectorAll('.otel-worker img').length") == 0
     page.browser.save_screenshot(str(tmp_path / "notebook.png"))

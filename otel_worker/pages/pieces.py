@@ -148,7 +148,7 @@ def _cell(cell: Sequence[float] | None, most: float) -> str:
     if cell is None:
         return "<td></td>"
     shade = f"background:rgba(213,94,0,{0.6 * cell[1] / most:.2f})"
-    return f'<td style="{shade}">{format_bytes(cell[0])}<br>{cell[2]:,.0f} fetches<br>{seconds(cell[1])}</td>'
+    return f'<td style="{shade}">{format_bytes(cell[0])}<br>{cell[2]:,.0f} {"fetch" if cell[2] == 1 else "fetches"}<br>{seconds(cell[1])}</td>'
 
 
 _SHOWN: Final = 0.0005  # seconds; less would read 0
