@@ -217,7 +217,9 @@ class Recorder:
 
     def _joins(self, task: Task, want: Want) -> None:
         """`task` waits for `want` from now on. Of a stretch that is open, what went before is not its own."""
-        want.waiters[task] = self._stretch(want)
+        if want.joined[0] != want.queued or want.joined[1] != self.last:  # else: tasks of one batch share it
+            want.joined = (want.queued, self.last, self._stretch(want))
+        want.waiters[task] = want.joined[2]
         if task.wants is None:
             task.wants = []
         task.wants.append(want)
