@@ -320,6 +320,7 @@ class Fetch:
         "left_over",
         "local_loop",
         "missing_keys",
+        "missing_nbytes",
         "nbytes",
         "offloaded",
         "offset",
@@ -362,7 +363,7 @@ class Fetch:
         self.reused = True
         self.outcome = ""
         self.failure: Failure | None = None
-        self.missing_keys = 0
+        self.missing_keys = self.missing_nbytes = 0
         self.local_loop = 0
         self.peer_known = False
         self.peer_loop = self.peer_unspill = self.peer_spill = self.peer_serialize = 0

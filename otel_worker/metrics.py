@@ -72,7 +72,7 @@ class WorkerMetrics:
         prefix = self.prefix(_dependent(fetch)) if self._by_prefix else ""
         _add(self.fetch, prefix, waits.fetch_sums(fetch, fetch.stored))
         if fetch.outcome == "success":
-            self.fetch_io += fetch.nbytes
+            self.fetch_io += fetch.nbytes - fetch.missing_nbytes
         context = fetch.span.context if fetch.span is not None else wire.EMPTY
         attributes = {**self.worker(), names.OUTCOME: fetch.outcome}
         self._instruments.fetch_duration.record((fetch.stored - fetch.issued) / 1e9, attributes, context)

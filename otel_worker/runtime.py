@@ -258,7 +258,7 @@ class Runtime:
         event = task.result()
         kind = type(event).__name__
         if kind in OUTCOMES:
-            return self._fetch_taken(recorder, event, OUTCOMES[kind], now)
+            return self._fetch_taken(recorder, event, OUTCOMES[kind], worker.state.tasks, now)
         if kind == "RetryBusyWorkerEvent":
             recorder.busy_ended(event.worker, now)
             return None
@@ -271,7 +271,7 @@ class Runtime:
             return record
         return None
 
-    def _fetch_taken(self, recorder: Recorder, event: Any, outcome: str, now: int) -> Fetch | None:
+    def _fetch_taken(self, recorder: Recorder, event: Any, outcome: str, tasks: Any, now: int) -> Fetch | None:
         fetch = recorder.fetches.get(event.worker)
         if fetch is None:
             return None
@@ -285,6 +285,9 @@ class Runtime:
             failure = None
         if outcome == "success" and not data:
             outcome = "missing"
+        elif outcome == "success" and len(data) < len(fetch.keys):
+            gone = (tasks[key] for key in fetch.keys if key not in data and key in tasks)
+            fetch.missing_nbytes = sum(task.get_nbytes() for task in gone)
         recorder.fetch_taken(fetch, outcome, now, failure=failure, received=len(data))
         return fetch
 
