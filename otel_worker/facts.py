@@ -238,7 +238,7 @@ class Task:
         self.seceded = self.taken = self.ended = 0
         self.thread_id = 0
         self.thread_name = ""
-        self.executor = ""  # thread | async_task: where its function runs
+        self.executor = ""  # thread | async_task | process: where its function runs
         self.resources = self.cancelled = self.rescheduled = False
         self.outcome = ""
         self.failure: Failure | None = None

@@ -104,8 +104,9 @@ WAIT_PREFIX = "dask.wait."  # + activity, seconds
 EXECUTE_PREFIX = "dask.execute."  # + activity, seconds
 ARRIVAL = "dask.task.arrival"  # seconds, this task's share of decoding the batch that it came in
 
-RUN_THREAD_CPU = "dask.run.thread_cpu"  # seconds
+RUN_THREAD_CPU = "dask.run.thread_cpu"  # seconds, of functions that have a thread to themselves
 RUN_THREAD_NONCPU = "dask.run.thread_noncpu"  # seconds, wall minus CPU
+RUN_KIND = "dask.run.kind"  # thread | async_task | process
 RUN_SECEDED = "dask.run.seceded"  # seconds from secede() until it had rejoined, or to the end
 RUN_REJOINING = "dask.run.rejoining"  # of them, seconds of waiting for a slot to rejoin
 EXECUTOR = "dask.executor"
@@ -185,6 +186,7 @@ LOAD_SPILL = "load.spill"
 RUN_QUEUE = "executor_queue"
 RUN_CPU = "run.cpu"
 RUN_NONCPU = "run.noncpu"
+RUN_PROCESS = "run.process"  # in a process of a pool: where no hook is
 RUN_REJOIN = "run.rejoin"  # its thread had left the pool and waits for a slot to rejoin it
 RUN_SHUFFLE = "run.shuffle"  # + one of SHUFFLE_WAITS
 # in a shuffle, besides LOOP: what Dask meters, by its own labels (shard_partition_cpu, get_output_cpu, send, disk_write, …), and

@@ -312,7 +312,7 @@ class Recorder:
         if view is not None:
             task.nbytes = view.nbytes or 0
         self.tasks.pop(task.key, None)
-        if task.run_ended - task.run_begun >= self.tick_interval:
+        if task.run_ended - task.run_begun >= self.tick_interval and task.executor != "process":
             self.runs.append((task.run_begun, task.run_ended, task.executor, task.key))
         for observer in self.observers:
             observer.task_ended(task)

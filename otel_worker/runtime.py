@@ -266,7 +266,7 @@ class Runtime:
         if record is not None and record.executing:
             failure = self._failure(record, event) if kind == "ExecuteFailureEvent" else None
             if not record.run_begun:
-                self._foreign_run(record, event)
+                self._foreign_run(record, event, now)
             recorder.execute_taken(record, now, failure=failure, rescheduled=kind == "RescheduleEvent")
             return record
         return None
@@ -307,15 +307,15 @@ class Runtime:
     def _failure(self, record: Task, event: Any) -> Failure:
         return self._told_failure(event, record.failure.type if record.failure else "")
 
-    def _foreign_run(self, record: Task, event: Any) -> None:
+    def _foreign_run(self, record: Task, event: Any, now: int) -> None:
         """A process pool runs its tasks where no hook is: all that is known is when it says that it began and ended."""
         start, stop = getattr(event, "start", None), getattr(event, "stop", None)
         if not start or not stop:
             return
-        begun = max(record.loading, int(start * 1e9) - record.offset)
-        record.run_begun = record.submitted = begun
-        record.run_ended = max(begun, int(stop * 1e9) - record.offset)
-        record.thread_name = "other process"
+        record.submitted = max([record.loading, *(op.ended for op in record.spills or ())])
+        record.run_begun = min(now, max(record.submitted, int(start * 1e9) - record.offset))
+        record.run_ended = min(now, max(record.run_begun, int(stop * 1e9) - record.offset))
+        record.executor = "process"
 
     # --- arrival -----------------------------------------------------------------------------------------------------------
 

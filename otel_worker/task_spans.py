@@ -294,16 +294,16 @@ class TaskSpans:
         span.end(max(begin, end - GAP) + task.offset)
 
     def _describe_run(self, task: Task, run: Span) -> None:
-        run.set_attributes(
-            {
-                names.RUN_THREAD_CPU: seconds(task.run_cpu),
-                names.RUN_THREAD_NONCPU: seconds(
-                    max(0, (task.run_ended or task.ended) - task.run_begun - task.run_cpu)
-                ),
-                names.EXECUTOR_QUEUE: seconds(max(0, task.run_begun - task.submitted)) if task.submitted else 0.0,
-                names.EXECUTOR: str((task.annotations or {}).get("executor", "default")),
-            }
-        )
+        attributes: Attributes = {
+            names.RUN_KIND: task.executor,
+            names.EXECUTOR: str((task.annotations or {}).get("executor", "default")),
+            names.EXECUTOR_QUEUE: seconds(max(0, task.run_begun - task.submitted)) if task.submitted else 0.0,
+        }
+        if task.executor == "thread":
+            wall = (task.run_ended or task.ended) - task.run_begun
+            attributes[names.RUN_THREAD_CPU] = seconds(task.run_cpu)
+            attributes[names.RUN_THREAD_NONCPU] = seconds(max(0, wall - task.run_cpu))
+        run.set_attributes(attributes)
         if task.thread_id:
             run.set_attributes({names.THREAD_ID: task.thread_id, names.THREAD_NAME: task.thread_name})
         if task.seceded:

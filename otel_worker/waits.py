@@ -207,7 +207,8 @@ def apportion(length: int, weights: Mapping[str, int], out: dict[str, int]) -> N
 def execute_sums(task: Task, now: int) -> dict[str, int]:
     """Split the time from `executing` to the end among activities, in ns; the values sum to it exactly."""
     end = task.ended or now
-    if task.spills is task.steps is task.rejoins is None and task.taken and task.run_begun and task.submitted and task.loading:
+    plain = task.spills is task.steps is task.rejoins is None and task.executor != "process"
+    if plain and task.taken and task.run_begun and task.submitted and task.loading:
         return _plain_execution(task, end)
     begun = task.executing
     submitted = task.submitted or task.run_begun
@@ -256,7 +257,9 @@ def _execute_part(task: Task, ops: Iterable[SpillOp], name: str, start: int, len
 
 
 def _split_run(task: Task, length: int) -> dict[str, int]:
-    """CPU, what it waited for in shuffles and to rejoin its pool, and the rest."""
+    """CPU, what it waited for in shuffles and to rejoin its pool, and the rest; a process pool tells no more than the whole."""
+    if task.executor == "process":
+        return {names.RUN_PROCESS: length}
     parts = {names.RUN_CPU: min(task.run_cpu, length)}
     rest = length - parts[names.RUN_CPU]
     waited = total(step.waits() for step in task.steps or ())

@@ -42,6 +42,7 @@ WORDS: Final[dict[str, tuple[str, str]]] = {
     "execute.executor_queue": ("queue of the executor", "in the executor's queue"),
     "execute.run": ("running", "in its own code"),
     "execute.run.cpu": ("on the CPU", "computing"),
+    "execute.run.process": ("in a process of a pool", "in its own code, in another process"),
     "execute.run.rejoin": ("wait to rejoin the pool", "for a free thread slot after it had seceded"),
     "execute.run.shuffle": ("P2P shuffle", "in a P2P shuffle"),
     "execute.run.shuffle.join": ("learn of the run", "to learn of its P2P shuffle"),
