@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 COMPUTE = SpanContext(0xABCDEF, 0x123456, is_remote=True, trace_flags=TraceFlags(TraceFlags.SAMPLED))
 PLENTY = {"span_budget": 1e9, "span_burst": 1e9, "max_trace_spans": 10**9}
+OFF = "sampled off"  # on the client, too: as with the same variables everywhere
 NOTHING = {"span_budget": 0.0, "span_burst": 0.0}
 
 
@@ -50,9 +51,9 @@ def provider(**options: Any) -> TracerProvider:
     return made
 
 
-def annotations() -> dict[str, Any]:
+def annotations(*, sampled: bool = True) -> dict[str, Any]:
     """What a task of an instrumented client carries."""
-    fields = {"traceparent": f"00-{COMPUTE.trace_id:032x}-{COMPUTE.span_id:016x}-01"}
+    fields = {"traceparent": f"00-{COMPUTE.trace_id:032x}-{COMPUTE.span_id:016x}-0{int(sampled)}"}
     return {wire.KEY: {"carrier": fields, "share": 10**9, "computation": f"{COMPUTE.span_id:016x}"}}
 
 
@@ -75,7 +76,7 @@ LEVELS: dict[str, tuple[dict[str, Any], Callable[[Any], None]] | None] = {
     "facts": (NOTHING, only()),
     "facts, metrics": (NOTHING, only(WorkerMetrics)),
     "facts, metrics, coalescing": (NOTHING, everything),
-    "sampled off": ({**PLENTY, "tracer_provider": provider(sampler=ALWAYS_OFF)}, everything),
+    OFF: ({**PLENTY, "tracer_provider": provider(sampler=ALWAYS_OFF)}, everything),
     "every task recorded, encoded": ({**PLENTY, "tracer_provider": provider()}, everything),
 }
 
@@ -102,10 +103,10 @@ async def measure(levels: Sequence[str], rounds: int, tasks: int) -> dict[str, l
     """µs of CPU a task, a round each."""
     fed = await Fed.start()
     found: dict[str, list[float]] = {level: [] for level in levels}
-    about = annotations()
-    await fed.run(1000, about)
+    await fed.run(1000, annotations())
     for turn in range(rounds):
         for level in [*levels[turn % len(levels) :], *levels[: turn % len(levels)]]:
+            about = annotations(sampled=level != OFF)
             await switch_on(level)
             await fed.run(tasks // 4, about)
             found[level].append(await fed.cpu(tasks, about))
@@ -117,7 +118,7 @@ async def measure(levels: Sequence[str], rounds: int, tasks: int) -> dict[str, l
 async def profile(level: str, tasks: int) -> None:
     """Where the time of the event loop's thread goes; cProfile makes small functions look dearer than they are."""
     fed = await Fed.start()
-    about = annotations()
+    about = annotations(sampled=level != OFF)
     await switch_on(level)
     await fed.run(1000, about)
     profiler = cProfile.Profile()
