@@ -113,7 +113,7 @@ def test_what_tasks_waited_for_peers_adds_up():
 
 def test_every_activity_that_has_words_has_a_colour():
     leaves = [p for p in WORDS if not any(other.startswith(f"{p}.") for other in WORDS)]
-    grey = {"waiting.other", "execute.other", "other"}
+    grey = {"waiting.other", "execute.other", "other"}  # what nothing explains
     assert {p for p in leaves if kind_of(p) == OTHER} == grey
     assert len({kind.color for kind in KINDS}) == len(KINDS)
 

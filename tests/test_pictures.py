@@ -120,3 +120,30 @@ def test_bars_of_what_is_drawn_have_the_seconds_of_the_report():
         sums[int(item)] = sums.get(int(item), 0.0) + end - start
     for number, (start, end) in enumerate(zip(drawn.items[6], drawn.items[7], strict=True)):
         assert sums[number] == pytest.approx(end - start, abs=2e-6)
+
+
+def test_an_execution_is_drawn_in_its_parts():
+    """What a span tells stands where it was; before and after the run, what the sums still lack there."""
+    told = "execute.load=0.1 execute.load.unspill=0.3 execute.executor_queue=0.1 execute.run.cpu=0.6 execute.run.shuffle.flush=0.2"
+    drawing = f"""
+task sum   |=============| key=x worker=a
+  execute  |=============| {told} execute.loop=0.1 execute.store=0.1 execute.store.spill=0.1
+    unspill|  ===        | spill.key=y
+    run    |     ======  |
+    spill  |            =| spill.key=z
+"""
+    drawn = Found(Traces(tuple(draw(drawing))), "case", Options()).picture
+    parts = [
+        (drawn.strings.texts[int(path)].removeprefix("execute."), round(start, 3), round(end, 3))
+        for start, end, path in zip(drawn.bars[1], drawn.bars[2], drawn.bars[4], strict=True)
+    ]
+    assert parts == [
+        ("load", 0.0, 0.1),
+        ("executor_queue", 0.1, 0.2),
+        ("load.unspill", 0.2, 0.5),
+        ("run.cpu", 0.5, 0.95),
+        ("run.shuffle.flush", 0.95, 1.1),
+        ("loop", 1.1, 1.15),
+        ("store", 1.15, 1.2),
+        ("store.spill", 1.2, 1.3),
+    ]

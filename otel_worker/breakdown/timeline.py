@@ -93,8 +93,8 @@ def execution(execute: Span, below: Mapping[Ref, list[Span]]) -> list[Stretch]:
     children = [s for s in below.get(execute.ref, []) if s.name in (names.RUN, names.UNSPILL, names.SPILL)]
     run = next((s for s in children if s.name == names.RUN), None)
     begun = run.start if run else execute.end
-    phases = list(_clipped((_executed(s, begun) for s in children), execute))
     lacking = _execute_times(execute)
+    phases = list(_clipped((_executed(s, begun, lacking) for s in children), execute))
     if run is None:
         return list(_filled(phases, execute.start, execute.end, _rest(lacking, lacking)))
     before = [phase for phase in phases if phase.start < begun]
@@ -109,10 +109,11 @@ _BEFORE_RUN: Final = (names.LOAD, names.RUN_QUEUE)
 _AFTER_RUN: Final = (names.LOOP, "store")
 
 
-def _executed(span: Span, begun: int) -> Stretch:
+def _executed(span: Span, begun: int, times: Mapping[str, float]) -> Stretch:
     if span.name == names.RUN:
-        activity = names.RUN
-    elif span.name == names.UNSPILL:
+        inside = {activity: value for activity, value in times.items() if activity.startswith(f"{names.RUN}.")}
+        return Stretch(span.start, span.end, inside or {names.RUN: 1.0})
+    if span.name == names.UNSPILL:
         activity = names.LOAD_UNSPILL
     else:
         activity = names.LOAD_SPILL if span.start < begun else names.STORE_SPILL

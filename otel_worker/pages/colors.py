@@ -42,6 +42,10 @@ _OF: Final = {
     "execute.load.spill": "spill",
     "execute.executor_queue": "thread",
     "execute.run": "run",
+    "execute.run.rejoin": "thread",
+    "execute.run.shuffle": "network",
+    "execute.run.shuffle.flush": "spill",
+    "execute.run.shuffle.loop": "loop",
     "execute.loop": "loop",
     "execute.store": "spill",
 }
