@@ -49,7 +49,7 @@ def others(live: Live) -> Iterator[None]:
         for name, kind in OTHERS.items():
             other = getattr(import_module(MODULE + name), kind)()
             other.instrument(
-                tracer_provider=live.switch.provider, inject_trace_context=True, enable_log_auto_instrumentation=False
+                tracer_provider=live.switch.provider, set_logging_format=True, enable_log_auto_instrumentation=False
             )
             stack.callback(other.uninstrument)
         yield

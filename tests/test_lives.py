@@ -236,6 +236,8 @@ def counted(spans: list[Span]) -> Counter[str]:
 EACH = 2500
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_after_ten_thousand_nothing_stays(balanced: Live):
     """Computed and forgotten, passed on, stolen, and cancelled: in the end every map of ours is empty."""
     balanced.again(span_burst=400.0, span_budget=20.0, coalesce_interval=0.2)
@@ -243,7 +245,7 @@ def test_after_ten_thousand_nothing_stays(balanced: Live):
     @gen_cluster(
         client=True,
         nthreads=TWO,
-        timeout=120,
+        timeout=500,
         config={
             "distributed.scheduler.worker-saturation": "inf",
             "distributed.scheduler.work-stealing-interval": "20ms",

@@ -16,7 +16,7 @@ from tests.processes import Programs
 pytestmark = pytest.mark.slow
 
 METHOD = "DASK_DISTRIBUTED__WORKER__MULTIPROCESSING_METHOD"
-PROCESS = {"OTEL_EXPERIMENTAL_RESOURCE_DETECTORS": "otel,process", "OTEL_METRICS_EXPORTER": "none"}
+TRACES = {"OTEL_METRICS_EXPORTER": "none", "OTEL_LOGS_EXPORTER": "none"}
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def recorded(receiver: Receiver) -> list[Span]:
 def test_each_way_to_make_a_process(programs: Programs, receiver: Receiver, method: str, protocol: str):
     """A fork runs no `atexit`: what its worker recorded has to leave before the worker has finished."""
     endpoint = receiver.grpc_endpoint if protocol == "grpc" else receiver.http_endpoint
-    variables = {METHOD: method, "OTEL_EXPORTER_OTLP_PROTOCOL": protocol, **PROCESS}
+    variables = {METHOD: method, "OTEL_EXPORTER_OTLP_PROTOCOL": protocol, **TRACES}
     program = programs.script(
         "work.py", "processes", "wait:2", "work:a", "pids", "close", endpoint=endpoint, **variables
     )
@@ -46,9 +46,9 @@ def test_each_way_to_make_a_process(programs: Programs, receiver: Receiver, meth
     spans = recorded(receiver)
     tasks = [span for span in spans if span.operation == "task"]
     assert sorted(span.attributes["dask.task.key"] for span in tasks) == [f"a-{i}" for i in range(10)]
-    made_by = {span.resource.attributes["process.pid"] for span in tasks}
-    assert made_by == {pids["0"], pids["1"]}
-    assert {s.resource.attributes["process.pid"] for s in spans if s.operation == "compute"} == {pids["client"]}
+    assert {span.attributes["dask.worker.name"] for span in tasks} == {"0", "1"}
+    assert {span.service for span in tasks} == {"dask-worker"}
+    assert len(set(pids.values())) == 3
 
 
 THRICE = """
@@ -70,7 +70,7 @@ def test_switched_on_three_times(programs: Programs, receiver: Receiver, tmp_pat
     """By `opentelemetry-instrument`, in code, and by a preload of each worker."""
     script = tmp_path / "thrice.py"
     script.write_text(THRICE)
-    program = programs.start(sys.executable, str(script), endpoint=receiver.grpc_endpoint, **PROCESS)
+    program = programs.start(sys.executable, str(script), endpoint=receiver.grpc_endpoint, **TRACES)
     assert program.ended() == 0, program.logged()[-3000:]
     assert program.logged().count("already instrumented") == 1  # said to the code; a preload asks first
     spans = recorded(receiver)
