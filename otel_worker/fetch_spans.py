@@ -93,8 +93,8 @@ class FetchSpans:
         refused = self._tasks.refused(parent) if parent is not None else None
         if refused is not None:
             self._emit.budget.count(UNSAMPLED)
-            fetch.span = FetchHeld(refused, parent, parent.prefix if parent is not None else "")
-            return fetch.span
+            fetch.span = unsampled = FetchHeld(refused, parent, parent.prefix if parent is not None else "")
+            return unsampled
         if not self._emit.afford(2):
             self._emit.budget.count(DROPPED, 2)
             return None

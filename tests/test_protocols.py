@@ -1,6 +1,5 @@
 """Each protocol of Dask's: the same tree, as far as the protocol has such parts."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ def use(data: bytes) -> int:
     return len(data)
 
 
-def cluster(protocol: str, folder: Path) -> Callable[..., Any]:
+def cluster(protocol: str, folder: Path) -> Any:
     local = {"client": True, "config": QUIET}
     two = [("127.0.0.1", 1)] * 2
     if protocol == "tcp":
