@@ -58,7 +58,7 @@ class Actors:
     ) -> ActorCall | None:
         """An actor is called; `kwargs` are the method's, which say in what thread, and None for an attribute."""
         recorder = self._runtime._recorder(worker)
-        if recorder is None:
+        if recorder is None or not wire.asked([actor]):  # what can't be a key Dask refuses by itself
             return None
         record = ActorCall(actor, _prefix(actor), _method(method), recorder, now)
         record.loop = recorder.loop_delay(now)

@@ -134,7 +134,7 @@ class Shuffles:
 
     def flush_began(self, plugin: Any, shuffle_id: Any, run_id: Any, now: int) -> Transport | None:
         recorder = self._runtime._recorder(plugin.worker)
-        if recorder is None:
+        if recorder is None or not wire.asked([shuffle_id]):
             return None
         run = plugin.shuffle_runs._active_runs.get(shuffle_id)
         shuffle = self._of(run) if run is not None and run.run_id == run_id else None
