@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 SETTLE = 300  # tasks a step
 ENOUGH = 20  # steps
-SPANS = 5  # a task needs fewer
 
 
 def runtime() -> Any:
@@ -50,12 +49,6 @@ def flush_metrics() -> float:
     return time.process_time() - begun
 
 
-def is_spent() -> bool:
-    """Whether no ordinary task can have spans of its own now."""
-    ours = runtime()
-    return ours is None or not any(spans.emitter.could(SPANS) for spans in ours.spans.values())
-
-
 def is_observed() -> bool:
     ours = runtime()
     return ours is not None and bool(ours.by_worker)
@@ -74,6 +67,10 @@ def told() -> dict[str, int]:
     return counted
 
 
+def recorded() -> int:
+    return told().get("recorded", 0)
+
+
 def annotation_size(dask_scheduler: Any) -> dict[str, int]:
     """Bytes that one task's annotation takes in the scheduler's memory and in the message to the worker."""
     import msgpack
@@ -85,10 +82,12 @@ def annotation_size(dask_scheduler: Any) -> dict[str, int]:
 
 
 def settle(client: Client) -> int:
-    for step in range(ENOUGH):
-        if all(client.run(is_spent).values()):
-            return step
+    """Return after how many steps only a few of a step's tasks still have spans of their own."""
+    for step in range(1, ENOUGH + 1):
+        before = client.run(recorded)
         work.noop(client, SETTLE)
+        if all(now - before[worker] < SETTLE for worker, now in client.run(recorded).items()):
+            return step
     return ENOUGH
 
 
