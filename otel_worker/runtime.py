@@ -96,8 +96,8 @@ class Runtime:
         self.shuffles = Shuffles(self)
         self.actors = Actors(self)
         self._closed: list[Recorder] = []
-        self.submissions = Submissions(self._client_emitter, self.clock)
         self.on_client: Callable[[Any], object] | None = None  # called with each client that submits something
+        self.submissions = Submissions(self._client_emitter, self.clock)
         end_all = guard("exit", self._end_all)
         self._endings = Endings(lambda: end_all(perf_counter_ns()))
         self._quiet = Quiet()

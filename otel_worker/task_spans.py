@@ -363,7 +363,9 @@ def _not_stored(task: Task) -> Failure | None:
 
 def _while_running(task: Task, op: SpillOp) -> bool:
     """The function itself asked for a value: a client in it gathers what this worker holds."""
-    return bool(task.run_begun) and op.ended > task.run_begun and op.begun < (task.run_ended or task.taken or task.ended)
+    return (
+        bool(task.run_begun) and op.ended > task.run_begun and op.begun < (task.run_ended or task.taken or task.ended)
+    )
 
 
 def _in_run(task: Task, op: SpillOp) -> bool:
