@@ -5,17 +5,23 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 from click.testing import CliRunner, Result
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
 
+from otel_worker import names
 from otel_worker.cli.group import otel_worker
-from otel_worker.pages import Found, bars, page
+from otel_worker.pages import Found, TimeReport, bars, page, to_perfetto
+from otel_worker.pages.waterfall import data
 from otel_worker.reports import Options
-from otel_worker.traces import Traces
+from otel_worker.traces import Span, Traces
 from tests.drawing import draw
 from tests.lines import otlp_lines
 from tests.many import many
-from tests.test_report import CASE
+from tests.test_perfetto import check
+from tests.test_report import CASE, SPANS
 
 PROGRAM = """
 from distributed import Client
@@ -147,3 +153,18 @@ task sum   |=============| key=x worker=a
         ("store", 1.15, 1.2),
         ("store.spill", 1.2, 1.3),
     ]
+
+
+OURS = SPANS.map(lambda span: msgspec.structs.replace(span, scope=names.SCOPE))
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@example([Span("t", "a", "", "task a", 2**64, 5, scope=names.SCOPE)])
+@given(st.lists(st.one_of(OURS, SPANS), max_size=10))
+def test_whatever_the_spans_say_there_are_pictures(spans: list[Span]):
+    unique = tuple({s.ref: s for s in spans}.values())
+    found = TimeReport(Found(Traces(unique), "x", Options()))
+    assert "<script" not in found._repr_html_()
+    assert len(found.to_pandas()) == len(found._found.tasks)
+    check(json.loads(to_perfetto(unique))["traceEvents"])
+    json.dumps(data(found._found.picture, found._found.workers))

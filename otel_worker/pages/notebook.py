@@ -106,7 +106,7 @@ class TimeReport:
         tasks = self._found.tasks
         paths = sorted({path for task in tasks for path in task.parts if "." in path})
         frame = pandas.DataFrame([dict(_row(task, paths)) for task in tasks], columns=[*_COLUMNS, *_SECONDS, *paths])
-        frame["start"] = pandas.to_datetime(frame["start"], unit="ns", utc=True)
+        frame["start"] = pandas.to_datetime(frame["start"], unit="ns", utc=True, errors="coerce")
         return frame
 
     def __str__(self) -> str:
