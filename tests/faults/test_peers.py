@@ -67,7 +67,7 @@ async def wanted(c: Client, peer: Peer, **options: object) -> object:
 def test_killed_in_the_handshake(live: Live, tmp_path: Path):
     """A process that is stopped: the kernel accepts its connections, and nobody answers."""
 
-    @cluster(1)
+    @cluster(1, timeout=90)
     async def scenario(c: Client, s: Scheduler, b: Worker):
         async with peer_process(s, live, tmp_path) as peer:
             x = await wanted(c, peer)
@@ -84,11 +84,11 @@ def test_killed_in_the_handshake(live: Live, tmp_path: Path):
     fetch = failed(live)
     assert below(live, fetch, "connect").status == "error"
     assert every(live, "request") == []
-    assert_near(fetch.attributes["dask.fetch.time.connect.handshake"], measured("stopped"))
+    assert measured("stopped") <= fetch.attributes["dask.fetch.time.connect.handshake"] < measured("stopped") + 1
 
 
 def test_killed_while_it_reads_from_its_disk(live: Live, tmp_path: Path):
-    @cluster(1)
+    @cluster(1, timeout=90)
     async def scenario(c: Client, s: Scheduler, b: Worker):
         async with peer_process(s, live, tmp_path) as peer:
             # More than half of its memory: it is spilled at once, and read back to be served.
@@ -111,7 +111,7 @@ def test_killed_while_it_reads_from_its_disk(live: Live, tmp_path: Path):
 
 
 def test_stopped_for_a_while_it_answers_and_nothing_failed(live: Live, tmp_path: Path):
-    @cluster(1)
+    @cluster(1, timeout=90)
     async def scenario(c: Client, s: Scheduler, b: Worker):
         async with peer_process(s, live, tmp_path) as peer:
             x = await wanted(c, peer)
@@ -128,7 +128,7 @@ def test_stopped_for_a_while_it_answers_and_nothing_failed(live: Live, tmp_path:
 
 
 def test_reset_in_the_middle_of_its_reply(live: Live):
-    @cluster(1)
+    @cluster(1, timeout=90)
     async def scenario(c: Client, s: Scheduler, b: Worker):
         async with behind_a_proxy(s, name="far") as (far, proxy):
             x = c.submit(plain, MEGABYTE, key="plain-1", workers=[far.address], allow_other_workers=True)

@@ -188,7 +188,12 @@ class _Runner:
         kinds = ["cancel", "release", "pause", "loop", "freeze"] + ["kill"] * 2 * rough
         for _ in range(chance.randint(2, 6)):
             time.sleep(chance.random() * 0.4)
-            self.trouble(chance, futures, chance.choice(kinds))
+            what = chance.choice(kinds)
+            self.trouble(chance, futures, what)
+            if what == "kill":
+                kinds = [
+                    kind for kind in kinds if kind != "kill"
+                ]  # one that restarts, and is killed again, may not return
         self._wait(futures)
         with suppress(FuturesCancelledError):
             self.client.cancel(futures)
