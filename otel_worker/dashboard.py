@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("otel_worker")
 
 PAGE = "otel"
-EVERY = 1000  # milliseconds between two looks
+EVERY = 1.0  # seconds between two looks
+REFRESH = 200  # milliseconds between two attempts to show one
 WINDOW = 60.0  # seconds that count as now
 PATIENCE = 2.0  # seconds that a scheduler waits for answers
 OPEN = 20  # of what is open, the longest
@@ -100,7 +101,7 @@ class Cluster:
         if scheduler is None or self._asking.locked():
             return self._last
         async with self._asking:
-            pause = max(EVERY / 1000, len(scheduler.workers) / 100)  # of many workers not all of them every second
+            pause = max(EVERY, len(scheduler.workers) / 100)  # of many workers not all of them every second
             if time.monotonic() - self._last.at >= 0.9 * pause:
                 self._last = await self._ask(scheduler)
             return self._last
@@ -141,6 +142,8 @@ class Breakdown:
         self._look = look
         self._looks: deque[Look] = deque()
         self._failed = False
+        self._asked: asyncio.Future[Look] | None = None
+        self._due = 0.0
         self.bars = ColumnDataSource({name: [] for name in ("name", "tasks", "color")}, name="bars")
         self.sums = ColumnDataSource({name: [] for name in ("name", "recent", "total")})
         self.open = ColumnDataSource(
@@ -163,13 +166,18 @@ class Breakdown:
             self.sentence, self.figure, _sums_table(self.sums), _open_table(self.open), sizing_mode="stretch_width"
         )
 
-    async def update(self) -> None:
-        if self._failed:
+    def update(self) -> None:
+        """Show what was asked for before, and ask again when it is time: nobody waits, least of all with the document locked."""
+        if self._failed or (self._asked is not None and not self._asked.done()):
             return
         try:
-            look = await self._look()
-            if look.at > (self._looks[-1].at if self._looks else 0.0):
-                self._show(look)
+            if self._asked is not None:
+                look, self._asked = self._asked.result(), None
+                if look.at > (self._looks[-1].at if self._looks else 0.0):
+                    self._show(look)
+            if (now := time.monotonic()) >= self._due:
+                self._due = now + EVERY
+                self._asked = asyncio.ensure_future(self._look())
         except Exception:
             self._failed = True
             self.sentence.text = "The page failed; the log says why."
@@ -264,8 +272,7 @@ def _document(extra: Mapping[str, Any], doc: Any, look: Callable[[], Awaitable[L
     doc.theme = BOKEH_THEME
     view = Breakdown(look)
     doc.add_root(view.root)
-    doc.add_next_tick_callback(view.update)
-    doc.add_periodic_callback(view.update, EVERY)
+    doc.add_periodic_callback(view.update, REFRESH)
 
 
 def worker_page(worker: Any, extra: Mapping[str, Any], doc: Any) -> None:

@@ -1,6 +1,8 @@
 """Our page in Dask's own dashboards: over real HTTP, as Bokeh gives it to a client, and as a browser draws it."""
 
 import asyncio
+import subprocess
+import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -13,17 +15,18 @@ import pytest
 from bokeh.client import pull_session
 from distributed import Client
 
+import otel_worker
 from otel_worker.dashboard import Look, means, recent
 from tests.faults.tools import plain
-from tests.processes import Programs, eventually
+from tests.processes import Programs, environment, eventually
 from tests.services import ROOT
 
 
 class Dashboards(NamedTuple):
     scheduler: str
     alice: str
+    plain: str  # a worker without us
     client: Client
-    programs: Programs
 
 
 @pytest.fixture(scope="module")
@@ -35,26 +38,26 @@ def dashboards(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dashboards]
         program = programs.start("dask", "scheduler", *options, "--preload", "otel_worker.preload", **variables)
         eventually(lambda: "dashboard at:" in program.logged(), "no scheduler")
         address = next(line for line in program.logged().splitlines() if "Scheduler at:" in line).split()[-1]
-        for name in ("alice", "bob"):
+        for name in ("alice", "bob", "plain"):
             programs.start(
-                *("opentelemetry-instrument", "dask", "worker", address, "--host", "127.0.0.1", "--name", name),
+                *(() if name == "plain" else ("opentelemetry-instrument",)),
+                *("dask", "worker", address, "--host", "127.0.0.1", "--name", name),
                 *("--nthreads", "1", "--no-nanny", "--dashboard-address", "127.0.0.1:0"),
                 PYTHONPATH=str(ROOT),
                 **variables,
             )
         with Client(address) as client:
-            client.wait_for_workers(2, timeout=60)
+            client.wait_for_workers(3, timeout=60)
             told = client.scheduler_info(n_workers=-1)
             at = {str(w["name"]): (a, w["services"]["dashboard"]) for a, w in told["workers"].items()}
             x = client.submit(plain, 1000, key="plain-1", workers=[at["alice"][0]])
             client.submit(len, x, key="len-1", workers=[at["bob"][0]]).result(30)
             held = client.submit(time.sleep, 600, key="sleep-1", workers=[at["alice"][0]])
-            yield Dashboards(
-                f"http://127.0.0.1:{told['services']['dashboard']}/otel",
-                f"http://127.0.0.1:{at['alice'][1]}/otel",
-                client,
-                programs,
-            )
+            pages = [
+                f"http://127.0.0.1:{port}/otel"
+                for port in (told["services"]["dashboard"], at["alice"][1], at["plain"][1])
+            ]
+            yield Dashboards(pages[0], pages[1], pages[2], client)
             del held
     finally:
         programs.end()
@@ -97,7 +100,7 @@ def test_the_page_is_there_and_has_what_is_open(dashboards: Dashboards, where: s
         assert total["execute: run.noncpu"] >= 0
         if where == "scheduler":  # bob waited for what alice had
             assert any(name.startswith("waiting: ") and seconds > 0 for name, seconds in total.items())
-            assert find("sentence").text == "2 of 2 workers answered."
+            assert find("sentence").text == "2 of 3 workers answered; 1 without otel_worker."
 
 
 @pytest.mark.slow
@@ -111,35 +114,42 @@ def test_dasks_own_pages_are_there_and_the_schedulers_name_ours(dashboards: Dash
 
 
 @pytest.mark.slow
-def test_workers_that_run_get_the_page_when_they_are_switched_on(programs: Programs):
-    scheduler = programs.scheduler()
-    programs.start(
-        *(
-            "dask",
-            "worker",
-            scheduler.address,
-            "--host",
-            "127.0.0.1",
-            "--no-nanny",
-            "--dashboard-address",
-            "127.0.0.1:0",
-        ),
-        PYTHONPATH=str(ROOT),
-    )
-    import otel_worker
+def test_workers_that_run_get_the_page_when_they_are_switched_on(dashboards: Dashboards):
+    with pytest.raises(HTTPError):
+        get(dashboards.plain)
+    otel_worker.enable(dashboards.client)
+    assert get(dashboards.plain)[0] == 200
+    otel_worker.disable(dashboards.client)
+    assert get(dashboards.plain)[0] == 200
+    with opened(dashboards.plain) as find:
+        eventually(lambda: "switched off" in find("sentence").text, "it does not say that it is off")
 
-    with Client(scheduler.address) as client:
-        client.wait_for_workers(1, timeout=60)
-        [worker] = client.scheduler_info(n_workers=-1)["workers"].values()
-        url = f"http://127.0.0.1:{worker['services']['dashboard']}/otel"
-        with pytest.raises(HTTPError):
-            get(url)
-        otel_worker.enable(client)
-        assert get(url)[0] == 200
-        otel_worker.disable(client)
-        assert get(url)[0] == 200
-        with opened(url) as find:
-            eventually(lambda: "switched off" in find("sentence").text, "it does not say that it is off")
+
+WITHOUT_BOKEH = """
+import sys
+sys.modules["bokeh"] = None
+from distributed import Client, LocalCluster
+from otel_worker import DaskInstrumentor
+
+if __name__ == "__main__":
+    DaskInstrumentor().instrument()
+    with LocalCluster(1, processes=False, dashboard_address="127.0.0.1:0", worker_dashboard_address="127.0.0.1:0") as cluster:
+        with Client(cluster) as client:
+            print(client.submit(pow, 2, 3).result())
+"""
+
+
+def test_without_bokeh_there_is_no_page_and_no_harm():
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_BOKEH],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment(),
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout) == (0, "8\n"), done.stderr
+    assert "otel_worker" not in done.stderr
 
 
 @pytest.mark.slow
@@ -173,8 +183,13 @@ def test_a_page_that_fails_says_so_once(caplog: pytest.LogCaptureFixture):
     async def fails() -> Look:
         raise ValueError("no")
 
-    view = Breakdown(fails)
-    for _ in range(3):
-        asyncio.run(view.update())
+    async def look_again() -> Breakdown:
+        view = Breakdown(fails)
+        for _ in range(5):
+            view.update()
+            await asyncio.sleep(0)
+        return view
+
+    view = asyncio.run(look_again())
     assert view.sentence.text == "The page failed; the log says why."
     assert len(caplog.records) == 1
