@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 from otel_worker import wire
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from otel_worker.facts import Serve
-    from otel_worker.guard import Guard
 
 
 class CommProxy:
@@ -21,11 +20,12 @@ class CommProxy:
     itself is serializing (TCP only enqueues), and the read ends with the requester's OK.
     """
 
-    def __init__(self, comm: Any, serve: Serve, guard: Guard, *, asked: bool) -> None:
+    def __init__(self, comm: Any, serve: Serve, watch: Callable[[CommProxy], None], *, asked: bool) -> None:
+        """`watch` is `watch_buffer` under the guard, which is made once and not for each request."""
         self._comm = comm
         self._serve = serve
         self._asked = asked
-        self._watch = guard("write_buffer", self._watch_buffer)
+        self._watch = watch
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._comm, name)
@@ -39,7 +39,7 @@ class CommProxy:
             return await self._comm.write(msg, *args, **kwargs)
         finally:
             serve.written = now()
-            self._watch()
+            self._watch(self)
 
     async def read(self, *args: Any, **kwargs: Any) -> Any:
         reply = await self._comm.read(*args, **kwargs)
@@ -58,7 +58,7 @@ class CommProxy:
             "serialize": max(0, serve.serialized - serve.writing),
         }
 
-    def _watch_buffer(self) -> None:
+    def watch_buffer(self) -> None:
         """Note when the kernel has taken the whole reply (tornado's `IOStream.write` resolves then)."""
         stream = getattr(self._comm, "stream", None)
         if stream is None or not stream.writing():

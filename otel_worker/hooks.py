@@ -472,7 +472,7 @@ class Hooks(ShuffleHooks, ActorHooks, CallHooks, ThreadHooks, DashboardHooks):
         """Bound into the handlers of each worker that is made while this is installed: it strips our key for ever."""
         began = self._safe("get_data", self._runtime.serve_began)
         ended = self._safe("get_data_end", self._runtime.serve_ended)
-        told = self._runtime.guard
+        watch = self._safe("write_buffer", CommProxy.watch_buffer)
 
         async def get_data(
             self: Any, comm: Any, keys: Any, who: Any = None, serializers: Any = None, **extra: Any
@@ -484,7 +484,7 @@ class Hooks(ShuffleHooks, ActorHooks, CallHooks, ThreadHooks, DashboardHooks):
             token = CURRENT.set(record)
             result = error = None
             try:
-                proxy = CommProxy(comm, record, told, asked=carrier is not None)
+                proxy = CommProxy(comm, record, watch, asked=carrier is not None)
                 result = await original(self, proxy, keys, who=who, serializers=serializers, **extra)
             except BaseException as caught:
                 error = caught

@@ -84,6 +84,8 @@ class Recorder:
         """Tasks went from the states in `moves` to those they have now. Keys first: tasks depend on them."""
         self.last = now
         self.clocks.advance(self.state, now)
+        if not moves:
+            return
         states = self.states
         computing: list[tuple[TaskView, Task | None, str]] = []
         wants, tasks = self.wants, self.tasks
