@@ -297,7 +297,11 @@ class Want:
         self.holders: tuple[str, ...] = ()
         self.parts: list[Part] = []  # queued and missing stretches that are over
         self.fetches: list[Fetch] = []
-        self.joined: tuple[int, int, Mapping[str, int]] = (0, 0, {})  # `queued` and now of who joined last, and its stretch
+        self.joined: tuple[int, int, Mapping[str, int]] = (
+            0,
+            0,
+            {},
+        )  # `queued` and now of who joined last, and its stretch
         self.waiters: dict[Task, Mapping[str, int]] = {}  # with what the stretch that was open then had gone to before
 
 

@@ -205,7 +205,12 @@ class Instruments:
             (names.METRIC_SPILL_IO, "By", "Bytes written to and read from disk", self._sums("spill_io", 1)),
             (names.METRIC_SPILL_OPERATIONS, "{operation}", "Values spilled and read back, by outcome", self._spills),
             (names.METRIC_SHUFFLE_TIME, "s", "Time of P2P shuffles, by where and activity", self._sums("shuffle")),
-            (names.METRIC_SHUFFLE_IO, "By", "Bytes of P2P shuffles, by where and activity", self._sums("shuffle_io", 1)),
+            (
+                names.METRIC_SHUFFLE_IO,
+                "By",
+                "Bytes of P2P shuffles, by where and activity",
+                self._sums("shuffle_io", 1),
+            ),
             (names.METRIC_ACTOR_TIME, "s", "Time of calls of actors, by activity", self._sums("actor")),
             (names.METRIC_ACTOR_CALLS, "{call}", "Calls of actors by outcome", self._actor_calls),
             (names.METRIC_FETCH_IO, "By", "Bytes of fetched values, as Dask counts them", self._fetch_io),

@@ -21,6 +21,8 @@ from otel_worker.traces.collected import Collected, Limits
 from tests.drawing import draw
 from tests.many import many
 
+pytestmark = pytest.mark.once
+
 SLOW = """
 task sum                |====================================| key=x worker=tcp://a worker.name=alice
   waiting               |====================================| wait.peer.unspill=2.4 wait.network=0.6 wait.deserialize=0.6

@@ -2,6 +2,7 @@
 
 import random
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -509,7 +510,8 @@ def test_what_is_missing_is_said(drawing, words):
 def test_peers_without_us(name: str, words: str):
     spans = draw(f"{name} |==| peer=tcp://x\n{name} |==| peer=tcp://y")
     for span, known in zip(spans, (False, True), strict=True):
-        span.attributes["dask.peer.instrumented"] = known
+        attributes: Any = span.attributes
+        attributes["dask.peer.instrumented"] = known
     assert words in told(spans)
 
 

@@ -13,6 +13,8 @@ from otel_worker.cli.group import COMMANDS, dask_otel, otel_worker
 from tests.processes import BIN, environment
 from tests.services import ends_with_us
 
+pytestmark = pytest.mark.once
+
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_has_help_with_an_example(name: str):

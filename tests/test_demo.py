@@ -13,6 +13,8 @@ from otel_worker.checks import check
 from otel_worker.demo_work import HELD, ROUNDS
 from otel_worker.traces import by_ref, read
 
+pytestmark = pytest.mark.once
+
 COMMAND = [str(Path(sys.executable).with_name("otel-worker")), "demo"]
 
 

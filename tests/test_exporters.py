@@ -135,6 +135,7 @@ CASES = [
 ]
 
 
+@pytest.mark.once
 @pytest.mark.slow
 @pytest.mark.parametrize(("protocol", "collector"), CASES, ids=lambda v: v if isinstance(v, str) else v.__name__)
 def test_a_thousand_tasks(usual: Took, caplog: pytest.LogCaptureFixture, protocol: str, collector: Any):

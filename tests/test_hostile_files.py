@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+pytestmark = pytest.mark.once
+
 MIB = 1024 * 1024
 COMMAND = "from otel_worker.cli import main; main()"
 GIB = 1024 * MIB

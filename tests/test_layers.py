@@ -53,7 +53,17 @@ OBSERVERS = (
     "quiet",
 )
 # The rest of what runs inside a worker. Only the hooks, and `runtime` for them, know Dask.
-HOOKS = ("dashboard_hooks", "call_hooks", "shuffle_hooks", "actor_hooks", "thread_hooks", "hooks", "shuffles", "actors", "runtime")
+HOOKS = (
+    "dashboard_hooks",
+    "call_hooks",
+    "shuffle_hooks",
+    "actor_hooks",
+    "thread_hooks",
+    "hooks",
+    "shuffles",
+    "actors",
+    "runtime",
+)
 INSIDE = ("comm_proxy", "answers", "run_notes", "patches", "current", *HOOKS, "instrumentor")
 # Ways to switch us on where `opentelemetry-instrument` does not: they may configure the SDK.
 SWITCHES = ("tap", "preload", "plugin", "remote", "sdk", "urls")

@@ -64,6 +64,7 @@ def notebook(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 pytestmark = [
+    pytest.mark.once,
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # of Jupyter's own
     pytest.mark.filterwarnings("ignore::ResourceWarning"),  # its sockets
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),

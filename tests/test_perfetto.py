@@ -12,6 +12,8 @@ from otel_worker.traces import Span
 from tests.drawing import START, draw
 from tests.many import many
 
+pytestmark = pytest.mark.once
+
 CASE = """
 task load               |=====                                     | key=l worker=tcp://c worker.name=carol
   execute               |=====                                     | execute.run.cpu=0.5

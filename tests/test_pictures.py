@@ -71,6 +71,8 @@ def test_the_report_alone_loads_no_bokeh(file: Path):
     code = f"""
 import sys
 from otel_worker.cli.group import otel_worker
+
+pytestmark = pytest.mark.once
 try:
     otel_worker(["report", {str(file)!r}])
 finally:
