@@ -23,6 +23,8 @@ from tests.many import many
 from tests.test_perfetto import check
 from tests.test_report import CASE, SPANS
 
+pytestmark = pytest.mark.once
+
 PROGRAM = """
 from distributed import Client
 
@@ -71,8 +73,6 @@ def test_the_report_alone_loads_no_bokeh(file: Path):
     code = f"""
 import sys
 from otel_worker.cli.group import otel_worker
-
-pytestmark = pytest.mark.once
 try:
     otel_worker(["report", {str(file)!r}])
 finally:
