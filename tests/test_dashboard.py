@@ -74,6 +74,7 @@ def opened(url: str) -> Iterator[Callable[[str], Any]]:
     session = pull_session(url=url)
 
     def find(name: str) -> Any:
+        time.sleep(0.5)  # a document that is pulled without a pause has none for its own callbacks
         session.pull()  # patches that come in between are not applied
         return session.document.get_model_by_name(name)
 
