@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 TASKS = 1000
 NOISE = 1.5  # times: what the event loop's thread computes differs by so much between two runs
 BUSY = 4.0  # times: a machine that does other things too may make a run last so much longer
+ENDS_WITHIN = 8.0  # seconds that a provider's shutdown is waited for
 FAILS_AFTER = 0.5  # seconds that an exporter tries: it fails several times in each of these tests
 
 
@@ -77,7 +78,7 @@ def exporters(protocol: str, endpoint: str) -> tuple[Any, Any]:
 
 @contextmanager
 def switched_on(protocol: str, endpoint: str) -> Iterator[DaskInstrumentor]:
-    """Us, with real exporters that send every 50 ms; their shutdown, which may hang, is not waited for."""
+    """Us, with real exporters that send every 50 ms; their shutdown may hang, and is not waited for without end."""
     spans, metrics = exporters(protocol, endpoint)
     tracers = TracerProvider(shutdown_on_exit=False)
     tracers.add_span_processor(BatchSpanProcessor(spans, schedule_delay_millis=50))
@@ -94,8 +95,11 @@ def switched_on(protocol: str, endpoint: str) -> Iterator[DaskInstrumentor]:
         assert runtime.guard.failures == []
     finally:
         instrumentor.uninstrument()
-        for provider in (tracers, meters):
-            threading.Thread(target=provider.shutdown, daemon=True).start()
+        ends = [threading.Thread(target=provider.shutdown, daemon=True) for provider in (tracers, meters)]
+        for end in ends:
+            end.start()
+        for end in ends:
+            end.join(ENDS_WITHIN)  # what they say while they end is not the next test's
     assert_dask_is_its_own_again()
 
 
@@ -179,9 +183,10 @@ def test_a_collector_that_dies_and_comes_back(caplog: pytest.LogCaptureFixture, 
             arrived.clear()
             assert thousand_tasks()[0] == [2 * x for x in range(TASKS)]
             eventually(lambda: bool(arrived))
+        told = failures(caplog)
     finally:
         switch.__exit__(None, None, None)
-    assert len(failures(caplog)) == 1
+    assert len(told) == 1
 
 
 def eventually(true: Callable[[], bool], within: float = 15.0) -> None:

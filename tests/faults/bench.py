@@ -142,8 +142,12 @@ def report(traces: Traces, key: str, method: Method) -> Report:
 
 
 def task_span(traces: Traces, key: str) -> Span:
-    (found,) = [s for s in traces.spans if s.operation == names.TASK and s.attributes[names.TASK_KEY] == key]
-    return found
+    """Of a task that was given up and assigned anew, the attempt that gave the result."""
+    found = [s for s in traces.spans if s.operation == names.TASK and s.attributes[names.TASK_KEY] == key]
+    if len(found) > 1:
+        found = [span for span in found if span.attributes[names.OUTCOME] == "memory"]
+    (span,) = found
+    return span
 
 
 def phase_span(traces: Traces, key: str, name: str) -> Span:
