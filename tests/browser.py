@@ -143,6 +143,7 @@ def open_page(chromium: Any, tmp_path: Path) -> Iterator[Callable[..., Page]]:
     def open_(html: str, width: int = 1400, ready: str = "return document.documentElement.dataset.ready") -> Page:
         file = tmp_path / f"page-{len(opened)}.html"
         file.write_text(html, encoding="utf-8")
+        chromium.get("about:blank")  # a page that lost its server complains as long as it is open
         chromium.get_log("browser")  # of the test before
         chromium.set_window_size(width, 1000)
         chromium.get(file.as_uri())
