@@ -17,13 +17,14 @@ from otel_worker.actor_facts import METHOD, ActorCall
 from otel_worker.budget import DROPPED
 from otel_worker.current import CURRENT
 from otel_worker.facts import MAX_PREFIX, Task, readable
+from otel_worker.open_records import OpenRecords
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
     from opentelemetry.trace import Span
 
-    from otel_worker.recorder import Recorder
-    from otel_worker.runtime import Runtime
+    from otel_worker.metrics import WorkerMetrics
+    from otel_worker.runtime import WorkerSpans
     from otel_worker.spans import Emitter
 
 
@@ -44,12 +45,8 @@ class Asked(NamedTuple):
     extra: dict[str, Any] | None  # what to add to the message
 
 
-class Actors:
+class Actors(OpenRecords[ActorCall]):
     """The actors of this process's workers, and the calls that its clients and workers make."""
-
-    def __init__(self, runtime: Runtime) -> None:
-        self._runtime = runtime
-        self.open: set[ActorCall] = set()
 
     # --- where the actor lives ----------------------------------------------------------------------------------------------
 
@@ -115,25 +112,15 @@ class Actors:
             self._ended(record, "success" if error is None else "error", error, now)
 
     def _ended(self, record: ActorCall, outcome: str, error: BaseException | None, now: int) -> None:
-        if record.ended:
-            return
-        record.ended = now
-        record.outcome = outcome
-        record.failure = self._runtime._raised(error)
-        self.open.discard(record)
-        if record.blocks:
+        if record.blocks and not record.ended:
             record.recorder.worked(record.begun, now, "actor", record.key)
-        metrics = self._runtime.instruments.workers.get(record.recorder)
-        if metrics is not None:
-            metrics.actor_called(record)
-        spans = self._runtime.spans.get(record.recorder)
-        if spans is not None:
-            spans.actors.call_ended(record)
+        super()._ended(record, outcome, error, now)
 
-    def close(self, recorder: Recorder, now: int) -> None:
-        """The worker is closed, or observing it ends."""
-        for record in [record for record in self.open if record.recorder is recorder]:
-            self._ended(record, "closed", None, now)
+    def _meter(self, metrics: WorkerMetrics, record: ActorCall) -> None:
+        metrics.actor_called(record)
+
+    def _show(self, spans: WorkerSpans, record: ActorCall) -> None:
+        spans.actors.call_ended(record)
 
     # --- who calls ------------------------------------------------------------------------------------------------------------
 

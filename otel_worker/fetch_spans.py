@@ -90,10 +90,9 @@ class FetchSpans:
         parent = min(
             (task for task in waiting if task.waiting <= fetch.issued), key=attrgetter("urgency"), default=None
         )
-        refused = self._tasks.refused(parent) if parent is not None else None
-        if refused is not None:
+        if parent is not None and (refused := self._tasks.refused(parent)) is not None:
             self._emit.budget.count(UNSAMPLED)
-            fetch.span = unsampled = FetchHeld(refused, parent, parent.prefix if parent is not None else "")
+            fetch.span = unsampled = FetchHeld(refused, parent, parent.prefix)
             return unsampled
         if not self._emit.afford(2):
             self._emit.budget.count(DROPPED, 2)
@@ -255,7 +254,7 @@ class FetchSpans:
 
     def serve_ended(self, serve: Serve) -> None:
         remote: Context | None = serve.remote
-        if remote is not None and not trace.get_current_span(remote).get_span_context().trace_flags.sampled:
+        if wire.unsampled(remote):
             self._emit.budget.count(UNSAMPLED)
             return
         if not self._emit.afford(1, urgent=serve.failure is not None):

@@ -65,7 +65,7 @@ class ShuffleSpans:
         if record.kind != names.SHUFFLE_RECEIVE and not self._emit.long_enough(record.begun, record.ended):
             return None
         remote: Context | None = record.remote
-        if remote is not None and not trace.get_current_span(remote).get_span_context().trace_flags.sampled:
+        if wire.unsampled(remote):
             self._emit.budget.count(UNSAMPLED)
             return None
         if not self._emit.afford(1, urgent=record.failure is not None):
@@ -77,16 +77,9 @@ class ShuffleSpans:
         return self._emit.start(record.kind, parent, at, self._about(record), kind=kind, links=links)
 
     def _place(self, shuffle: Shuffle | None) -> tuple[Context, list[Link]]:
-        """Below `compute` while the trace has room for it, else a root that links to it."""
+        """Where its submission says, if it has one that is known."""
         computation = self._emit.computation(shuffle.annotations) if shuffle is not None else None
-        if computation is None:
-            return wire.EMPTY, []
-        computation.used += SPANS_A_BATCH
-        parent = computation.parent()
-        apart = self._emit.settings.trace_per_task or computation.used > computation.share
-        if apart and parent.trace_flags.sampled:
-            return wire.EMPTY, [Link(parent)]
-        return computation.context, []
+        return (wire.EMPTY, []) if computation is None else self._emit.place(computation, SPANS_A_BATCH)
 
     def _about(self, record: Transport) -> Attributes:
         attributes: Attributes = {names.SHUFFLE_ID: record.shuffle_id}

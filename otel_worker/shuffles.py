@@ -7,6 +7,7 @@ from weakref import WeakKeyDictionary
 
 from otel_worker import names, wire
 from otel_worker.facts import MAX_PREFIX, Task, readable
+from otel_worker.open_records import OpenRecords
 from otel_worker.shuffle_facts import Background, Shuffle, Step, Transport, activity, step_now
 
 if TYPE_CHECKING:
@@ -14,20 +15,20 @@ if TYPE_CHECKING:
 
     from opentelemetry.context import Context
 
+    from otel_worker.metrics import WorkerMetrics
     from otel_worker.recorder import Recorder
-    from otel_worker.runtime import Runtime
+    from otel_worker.runtime import Runtime, WorkerSpans
 
 MAX_PARTITIONS = 1000  # of one batch that are looked at
 QUIET = ("Reschedule", "ShuffleClosedError")  # how Dask tells a task to come again: no failure
 
 
-class Shuffles:
+class Shuffles(OpenRecords[Transport]):
     """The shuffles of this process's workers."""
 
     def __init__(self, runtime: Runtime) -> None:
-        self._runtime = runtime
+        super().__init__(runtime)
         self._runs: WeakKeyDictionary[Any, Shuffle] = WeakKeyDictionary()
-        self.open: set[Transport] = set()
 
     # --- tasks -------------------------------------------------------------------------------------------------------------
 
@@ -145,24 +146,11 @@ class Shuffles:
             record.recorder.worked(record.begun, now, names.SHUFFLE_WRITE, None)
         self._ended(record, "success" if error is None else "failure", error, now)
 
-    def _ended(self, record: Transport, outcome: str, error: BaseException | None, now: int) -> None:
-        if record.ended:
-            return
-        record.ended = now
-        record.outcome = outcome
-        record.failure = self._runtime._raised(error)
-        self.open.discard(record)
-        metrics = self._runtime.instruments.workers.get(record.recorder)
-        if metrics is not None:
-            metrics.transport_ended(record)
-        spans = self._runtime.spans.get(record.recorder)
-        if spans is not None:
-            spans.shuffles.transport_ended(record)
+    def _meter(self, metrics: WorkerMetrics, record: Transport) -> None:
+        metrics.transport_ended(record)
 
-    def close(self, recorder: Recorder, now: int) -> None:
-        """The worker is closed, or observing it ends."""
-        for record in [record for record in self.open if record.recorder is recorder]:
-            self._ended(record, "closed", None, now)
+    def _show(self, spans: WorkerSpans, record: Transport) -> None:
+        spans.shuffles.transport_ended(record)
 
 
 def _belongs(shuffle: Shuffle, cause: Any) -> None:

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
 from opentelemetry import trace
-from opentelemetry.trace import SpanKind, Status, StatusCode
+from opentelemetry.trace import Link, SpanKind, Status, StatusCode
 
 from otel_worker import names, wire
 from otel_worker.budget import RECORDED, UNSAMPLED
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Sequence
 
     from opentelemetry.context import Context
-    from opentelemetry.trace import Link, Span, SpanContext, Tracer
+    from opentelemetry.trace import Span, SpanContext, Tracer
 
     from otel_worker.budget import Budget
     from otel_worker.facts import Failure, Key, SpillOp
@@ -145,6 +145,15 @@ class Emitter:
         if len(self._computations) > MAX_COMPUTATIONS:
             self._computations.popitem(last=False)
         return made
+
+    def place(self, computation: Computation, spans: int) -> tuple[Context, list[Link]]:
+        """Below `compute` while its trace has room for so many spans more, else a root that links to it."""
+        computation.used += spans
+        parent = computation.parent()
+        apart = self.settings.trace_per_task or computation.used > computation.share
+        if apart and parent.trace_flags.sampled:
+            return wire.EMPTY, [Link(parent)]
+        return computation.context, []
 
     def known_computation(self, name: str) -> SpanContext | None:
         """The span context of a `compute` by its id, while it is remembered."""

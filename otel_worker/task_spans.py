@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from otel_worker.coalesce import Group
     from otel_worker.facts import Failure, Fetch, Key, SpillOp, Task
-    from otel_worker.spans import Attributes, Computation, Emitter
+    from otel_worker.spans import Attributes, Emitter
 
 
 class Held:
@@ -137,26 +137,18 @@ class TaskSpans:
         }
         if task.key in self._emit.actors:
             attributes[names.TASK_ACTOR] = True
-        kind, context = SpanKind.INTERNAL, wire.EMPTY
+        context = wire.EMPTY
         links: list[Link] = []
         if computation is not None:
             attributes[names.COMPUTATION] = computation.id
-            context, kind, links = self._place(computation)
+            context, links = self._emit.place(computation, TYPICAL_SPANS)
+        kind = SpanKind.CONSUMER if links else SpanKind.INTERNAL
         at = task.arrived + task.offset
         span = self._emit.start(f"{names.TASK} {task.prefix}", context, at, attributes, kind=kind, links=links)
         if computation is not None and not span.is_recording() and not computation.parent().trace_flags.sampled:
             # Asked once: a sampler that refuses a task below an unsampled parent refuses its siblings too.
             computation.refused = trace.NonRecordingSpan(computation.parent())
         return span
-
-    def _place(self, computation: Computation) -> tuple[Context, SpanKind, list[Link]]:
-        """Below `compute` while the trace has room for it, else a trace of its own that links to it."""
-        computation.used += TYPICAL_SPANS
-        parent = computation.parent()
-        apart = self._emit.settings.trace_per_task or computation.used > computation.share
-        if apart and parent.trace_flags.sampled:
-            return wire.EMPTY, SpanKind.CONSUMER, [Link(parent)]
-        return computation.context, SpanKind.INTERNAL, []
 
     # --- the end -----------------------------------------------------------------------------------------------------------
 

@@ -227,8 +227,7 @@ def execute_sums(task: Task, now: int) -> dict[str, int]:
     for (name, start), (_, stop) in pairwise(reached):
         if stop <= start:
             continue
-        for part, ns in _execute_part(task, ops, name, start, stop - start).items():
-            out[part] = out.get(part, 0) + ns
+        add(out, _execute_part(task, ops, name, start, stop - start))
     return out
 
 

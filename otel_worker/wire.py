@@ -72,6 +72,11 @@ def extract(value: Any) -> Context | None:
     return context if trace.get_current_span(context).get_span_context().is_valid else None
 
 
+def unsampled(context: Context | None) -> bool:
+    """Whether a peer's context came along and says that its trace is not recorded."""
+    return context is not None and not trace.get_current_span(context).get_span_context().trace_flags.sampled
+
+
 def role_announcement(role: str) -> dict[str, Any]:
     """What a client or a scheduler says of itself where it connects."""
     return {ROLE: role}

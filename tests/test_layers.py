@@ -60,6 +60,7 @@ HOOKS = (
     "actor_hooks",
     "thread_hooks",
     "hooks",
+    "open_records",
     "shuffles",
     "actors",
     "runtime",
