@@ -5,12 +5,13 @@ A message carries our key only towards a peer that announced in the handshake of
 
 from __future__ import annotations
 
+from functools import partial
 from time import perf_counter_ns as now
 from typing import TYPE_CHECKING, Any
 
 from otel_worker import wire
 from otel_worker.actor_facts import METHOD
-from otel_worker.current import CURRENT
+from otel_worker.current import CURRENT, telling
 from otel_worker.patches import Patch
 from otel_worker.shuffle_facts import Transport
 
@@ -48,15 +49,7 @@ class CallHooks:
                 return await original(comm, **kwargs)
             if asked.extra is not None:
                 kwargs[wire.KEY] = asked.extra
-            reply = error = None
-            try:
-                reply = await original(comm, **kwargs)
-            except BaseException as caught:
-                error = caught
-                raise
-            finally:
-                answered(asked, reply, error, now())
-            return reply
+            return await telling(original(comm, **kwargs), partial(answered, asked))
 
         def send_recv(comm: Any, **kwargs: Any) -> Any:
             op = kwargs.get("op")

@@ -19,7 +19,7 @@ from otel_worker import wire
 from otel_worker.actor_hooks import ACTOR_TABLE, ActorHooks
 from otel_worker.call_hooks import CALL_TABLE, CallHooks
 from otel_worker.comm_proxy import CommProxy
-from otel_worker.current import CURRENT
+from otel_worker.current import CURRENT, below
 from otel_worker.dashboard_hooks import DASHBOARD_TABLE, DashboardHooks
 from otel_worker.endings import ends_without_exit
 from otel_worker.facts import Fetch, Gather, Serve, Task
@@ -30,7 +30,6 @@ from otel_worker.thread_hooks import THREAD_TABLE, ThreadHooks
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from otel_worker.facts import Cause
     from otel_worker.recorder import Recorder
     from otel_worker.runtime import Runtime
 
@@ -450,7 +449,7 @@ class Hooks(ShuffleHooks, ActorHooks, CallHooks, ThreadHooks, DashboardHooks):
             if record is None:
                 return await original(self, who_has, *args, **kwargs)
             told = partial(ended, self, record)
-            return await _below(record, original(self, who_has, *args, **kwargs), told)
+            return await below(record, original(self, who_has, *args, **kwargs), told)
 
         return gather
 
@@ -462,7 +461,7 @@ class Hooks(ShuffleHooks, ActorHooks, CallHooks, ThreadHooks, DashboardHooks):
             gather = CURRENT.get()
             if type(gather) is not Gather or (record := asks(gather, worker, keys, now())) is None:
                 return original(rpc, keys, worker, **kwargs)
-            return _below(record, original(rpc, keys, worker, **kwargs), partial(asked, gather, record))
+            return below(record, original(rpc, keys, worker, **kwargs), partial(asked, gather, record))
 
         return get_data_from_worker
 
@@ -590,21 +589,6 @@ class Hooks(ShuffleHooks, ActorHooks, CallHooks, ThreadHooks, DashboardHooks):
             return result
 
         return future_ended
-
-
-async def _below(record: Cause, awaitable: Any, ended: Any) -> Any:
-    """Await with `record` current; say then what came of it."""
-    token = CURRENT.set(record)
-    result = error = None
-    try:
-        result = await awaitable
-    except BaseException as caught:
-        error = caught
-        raise
-    finally:
-        CURRENT.reset(token)
-        ended(result, error, now())
-    return result
 
 
 async def _noting(awaitable: Any, failed: Any, record: Fetch) -> Any:

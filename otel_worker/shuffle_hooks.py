@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from functools import partial
 from time import perf_counter_ns as now
 from typing import TYPE_CHECKING, Any
 
 from otel_worker import names, wire
-from otel_worker.current import CURRENT
+from otel_worker.current import CURRENT, below, telling
 from otel_worker.patches import Patch
 from otel_worker.shuffle_facts import Background, step_now
 
@@ -181,18 +182,8 @@ class ShuffleHooks:
             record = began(self, shuffle_id, data, told, now())
             if record is None:
                 return await original(self, shuffle_id, run_id, data, **extra)
-            token = CURRENT.set(record)
-            result = error = None
-            try:
-                with context_meter.add_callback(record.meter):
-                    result = await original(self, shuffle_id, run_id, data, **extra)
-            except BaseException as caught:
-                error = caught
-                raise
-            finally:
-                CURRENT.reset(token)
-                ended(record, result, error, now())
-            return result
+            with context_meter.add_callback(record.meter):
+                return await below(record, original(self, shuffle_id, run_id, data, **extra), partial(ended, record))
 
         shuffle_receive._otel_worker = True  # type: ignore[attr-defined]
         return shuffle_receive
@@ -205,13 +196,8 @@ class ShuffleHooks:
             record = began(self, shuffle_id, run_id, now())
             if record is None:
                 return await original(self, shuffle_id, run_id)
-            error = None
-            try:
-                return await original(self, shuffle_id, run_id)
-            except BaseException as caught:
-                error = caught
-                raise
-            finally:
-                ended(record, error, now())
+            return await telling(
+                original(self, shuffle_id, run_id), lambda _result, error, at: ended(record, error, at)
+            )
 
         return shuffle_inputs_done
